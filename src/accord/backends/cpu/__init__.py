@@ -1,0 +1,40 @@
+"""The CPU backend: kernels generated with LLVM for the machine at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from accord.backends.protocol import Array, Backend, Kernel, Launch, NodeView, Phase, Program
+from accord.ir.patch import Reason
+
+__all__ = ["CpuBackend", "backend"]
+
+
+class CpuBackend(Backend):
+    """See the module's text. LLVM and the generators are imported with the first node."""
+
+    name = "cpu"
+    device = "cpu"
+
+    def select(self, view: NodeView) -> Kernel | Reason:
+        """A generated kernel, a view, or why not."""
+        from accord.backends.cpu.families import contractions, elementwise, movements, reductions
+        from accord.backends.cpu.families.table import SELECTORS
+
+        del contractions, elementwise, reductions  # importing a family registers its operators
+        early = movements.integers(view)
+        if early is not None:
+            return early
+        selector = SELECTORS.get((view.node.domain, view.node.op_type))
+        if selector is None:
+            return Reason(f"no kernel is generated for {view.node.op_type}")
+        return selector(view)
+
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+        """A walk over machine code."""
+        from accord.backends.cpu.program import CpuProgram
+
+        return CpuProgram(launches, operands)
+
+
+backend = CpuBackend()

@@ -1,0 +1,54 @@
+"""The table from operators to the functions that make their kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from accord.backends.protocol import Kernel, NodeView
+from accord.expr.onnx_ops import dtype_name
+from accord.ir.dims import Shape
+from accord.ir.facts import TensorFact
+from accord.ir.patch import Reason
+
+__all__ = ["SELECTORS", "Selector", "known", "selects"]
+
+Selector: TypeAlias = Callable[[NodeView], "Kernel | Reason"]
+SELECTORS: dict[tuple[str, str], Selector] = {}
+
+
+def selects(*names: str, domain: str = "") -> Callable[[Selector], Selector]:
+    """Register the decorated function for the operators ``names`` of ``domain``."""
+
+    def register(function: Selector) -> Selector:
+        for name in names:
+            SELECTORS[domain, name] = function
+        return function
+
+    return register
+
+
+def known(fact: TensorFact, what: str) -> tuple[Shape, str] | Reason:
+    """Shape and element type of a tensor, or why a kernel cannot be generated for it."""
+    if fact.shape is None:
+        return Reason(f"the rank of {what} is not known")
+    if fact.dtype is None:
+        return Reason(f"the dtype of {what} is not known")
+    name = dtype_name(fact.dtype)
+    if name is None:
+        return Reason(f"dtype {fact.dtype.name.lower()} of {what} has no generated kernels")
+    return fact.shape, name
+
+
+def output_operands(node: ir.Node, first: int) -> list[int]:
+    """Operand numbers of the outputs, counted from ``first``; outputs without a name have none (-1)."""
+    numbers = []
+    for o in node.outputs:
+        if o.name == "":
+            numbers.append(-1)
+        else:
+            numbers.append(first)
+            first += 1
+    return numbers

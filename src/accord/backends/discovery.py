@@ -1,0 +1,60 @@
+"""Finding backends: every installed package that names one in the entry point group ``accord.backends``."""
+
+from __future__ import annotations
+
+import functools
+from importlib.metadata import entry_points
+
+from accord.backends.protocol import Backend
+from accord.errors import BackendError
+
+__all__ = ["GROUP", "available_backends", "backends_for"]
+
+GROUP = "accord.backends"
+
+
+@functools.cache
+def available_backends() -> dict[str, Backend]:
+    """All backends by name. A package whose entry point fails to load is an error that names it.
+
+    Raises:
+        BackendError: an entry point cannot be loaded or is no backend, or two have one name.
+    """
+    found: dict[str, Backend] = {}
+    for point in entry_points(group=GROUP):
+        try:
+            backend = point.load()
+        except Exception as error:
+            raise BackendError(
+                f"backend '{point.name}' ({point.value}) could not be loaded: {error}",
+                remedy="Update or uninstall the package that provides it.",
+            ) from error
+        if not isinstance(backend, Backend):
+            raise BackendError(
+                f"backend '{point.name}' ({point.value}) is no accord.backends.protocol.Backend",
+                found=type(backend).__name__,
+            )
+        if backend.name in found and found[backend.name] is not backend:
+            raise BackendError(f"two packages provide a backend '{backend.name}'", remedy="Uninstall one of them.")
+        found[backend.name] = backend
+    return found
+
+
+def backends_for(device: str, *, reference_only: bool = False) -> list[Backend]:
+    """The backends that serve ``device``, best first; the reference backend comes last for the CPU.
+
+    Raises:
+        BackendError: no backend serves the device; the message lists those that exist.
+    """
+    known = available_backends()
+    chosen = sorted((b for b in known.values() if b.device == device), key=lambda b: -b.priority)
+    if reference_only:
+        chosen = [b for b in chosen if b.fallback]
+    if not chosen:
+        devices = sorted({b.device for b in known.values()})
+        raise BackendError(
+            f"no backend serves device '{device}'",
+            expected=f"one of {', '.join(devices)}",
+            remedy="Install the package that provides it (accord[cuda] for 'cuda'), or choose another device.",
+        )
+    return chosen

@@ -1,0 +1,61 @@
+"""The null backend: plans and accounts like a real device, and runs nothing.
+
+Every node gets a kernel, so placement, memory and stream plans can be made and looked at on a machine without the
+device. Outputs have the right shape and dtype and hold zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from accord.backends.protocol import Array, Backend, Kernel, Launch, NativeKernel, NodeView, Phase, Program, ViewKernel
+from accord.contract.registry import contract_for
+from accord.errors import UnknownOperatorError
+from accord.ir import dims as D
+from accord.ir.facts import TensorFact
+from accord.ir.patch import Reason
+
+__all__ = ["NullBackend", "backend"]
+
+
+class _Nothing(Program):
+    def run(self) -> None:
+        """Nothing."""
+
+
+class NullBackend(Backend):
+    """See the module's text."""
+
+    name = "null"
+    device = "null"
+
+    def select(self, view: NodeView) -> Kernel | Reason:
+        """A kernel for every node whose outputs are tensors of a known rank."""
+        try:
+            contract = contract_for(view.node.domain, view.node.op_type, view.opset)
+            if (0, 0) in contract.execution.views and view.has(0):
+                return ViewKernel()
+            in_place = contract.execution.in_place
+        except UnknownOperatorError:
+            in_place = ()
+        outputs = [f for f, o in zip(view.outputs, view.node.outputs, strict=True) if o.name]
+        if not all(isinstance(f, TensorFact) and f.shape is not None and f.dtype is not None for f in outputs):
+            return Reason("an output is no tensor of known rank")
+        reads = tuple(i for i, v in enumerate(view.node.inputs) if v is not None)
+        elements = sum((D.product(f.shape or ()) for f in outputs if isinstance(f, TensorFact)), start=0)
+        return NativeKernel("null", (Phase(None, (), (elements,)),), reads, in_place=in_place)
+
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+        """A program that does nothing."""
+        del launches, operands
+        return _Nothing()
+
+    def new_output(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """Zeros."""
+        return np.zeros(shape, dtype)
+
+
+backend = NullBackend()

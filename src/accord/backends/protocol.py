@@ -1,0 +1,205 @@
+"""The interface between the core and a backend.
+
+A backend is one object with a name, a device, and :meth:`Backend.select`, which answers for one node: a kernel, or the
+reason why it has none. Three kinds of kernel exist:
+
+``ViewKernel``
+    The output is the input's memory under another shape; nothing runs.
+``HostKernel``
+    A Python callable on arrays and other values. Shapes may depend on data.
+``NativeKernel``
+    Machine code. Its parameters are symbolic sizes, so a new input shape evaluates integers and compiles nothing.
+
+A third party adds a backend as a package with an entry point in the group ``accord.backends`` that names such an
+object.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from accord.ir.dims import DimLike
+from accord.ir.facts import Fact, TensorFact
+from accord.ir.infer import Analyzer, Inference
+from accord.ir.patch import Reason
+
+__all__ = ["Backend", "HostKernel", "Kernel", "Launch", "NativeKernel", "NodeView", "Phase", "Program", "ViewKernel"]
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+class NodeView(Inference):
+    """A node as a backend sees it: attributes and facts of inputs, and facts of outputs too."""
+
+    def __init__(self, node: ir.Node, analyzer: Analyzer) -> None:
+        super().__init__(node, analyzer)
+        self.outputs: tuple[Fact, ...] = tuple(analyzer.facts.get(o) for o in node.outputs)
+
+    def output(self, index: int = 0) -> TensorFact:
+        """Fact of output ``index`` as a tensor; unknown in all parts where it is none."""
+        fact = self.outputs[index] if index < len(self.outputs) else None
+        return fact if isinstance(fact, TensorFact) else TensorFact(None, None)
+
+    def function(self) -> ir.Function | None:
+        """The model-local function that the node calls, if it does."""
+        return self.analyzer.functions.get(self.node.op_identifier())
+
+
+@dataclass(frozen=True, slots=True)
+class ViewKernel:
+    """Output 0 is input 0's memory. ``reads`` is always input 0 alone."""
+
+    name: str = "view"
+    reads: tuple[int, ...] = (0,)
+
+
+class HostKernel(ABC):
+    """A kernel in Python.
+
+    Attributes:
+        name: For people.
+        reads: Indices of the inputs that :meth:`run` looks at; None means all. Others are given as None.
+    """
+
+    name: str = "host"
+    reads: tuple[int, ...] | None = None
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Outputs for ``inputs``: arrays, lists for sequences, None for an absent optional.
+
+        Called from several threads at once; it keeps no state.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How one phase of a native kernel is started for given sizes.
+
+    Attributes:
+        params: Integers that the machine code reads.
+        tasks: Independent pieces of work, numbered from 0; any thread may take any of them.
+    """
+
+    params: tuple[int, ...]
+    tasks: int
+
+
+def default_launch(sizes: Sequence[int]) -> Launch:
+    """The last size is the number of tasks; all sizes are parameters."""
+    return Launch(tuple(sizes), sizes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One function of machine code within a kernel; a phase starts when the one before is done.
+
+    Its signature is ``void phase(int64_t *params, void **operands, int64_t first, int64_t last, int64_t thread)``;
+    it does the tasks in ``[first, last)``.
+
+    Attributes:
+        code: What the backend needs to make the machine code (hashable; equal codes are compiled once).
+        operands: Which of the kernel's operands it gets, in its own order.
+        dims: Symbolic sizes; evaluated when shapes are known and given to ``launch``.
+        launch: From the evaluated sizes to parameters and tasks.
+    """
+
+    code: Hashable
+    operands: tuple[int, ...]
+    dims: tuple[DimLike, ...]
+    launch: Callable[[Sequence[int]], Launch] = default_launch
+
+
+@dataclass(frozen=True, slots=True)
+class NativeKernel:
+    """A kernel in machine code.
+
+    Its operands are the inputs in ``reads`` in order, then the outputs that the node names, then the workspace if
+    there is one.
+
+    Attributes:
+        name: For people: "pointwise add f32".
+        phases: In order.
+        reads: Indices of the inputs whose data is read.
+        constants: Input index → array to pass instead of the model's constant (packed weights).
+        in_place: Pairs (output, input): the output may take the input's memory if nothing else needs it.
+        workspace: Bytes of scratch memory for each thread, symbolic.
+        flops: Arithmetic operations, symbolic, for the roofline.
+    """
+
+    name: str
+    phases: tuple[Phase, ...]
+    reads: tuple[int, ...]
+    constants: dict[int, Array] = field(default_factory=dict)
+    in_place: tuple[tuple[int, int], ...] = ()
+    workspace: DimLike = 0
+    flops: DimLike = 0
+
+    @property
+    def dims(self) -> tuple[DimLike, ...]:
+        """All symbolic sizes: of each phase in order, then the workspace."""
+        return (*(d for p in self.phases for d in p.dims), self.workspace)
+
+    def launches(self, sizes: Sequence[int]) -> list[Launch]:
+        """One launch for each phase, from the values of :attr:`dims`."""
+        launches, start = [], 0
+        for p in self.phases:
+            end = start + len(p.dims)
+            launches.append(p.launch(sizes[start:end]))
+            start = end
+        return launches
+
+
+Kernel: TypeAlias = ViewKernel | HostKernel | NativeKernel
+
+
+class Program(ABC):
+    """A run of consecutive native steps, ready to be started with one call."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Execute all steps; operand pointers are read from the table given to :meth:`Backend.program`."""
+
+
+class Backend(ABC):
+    """Where kernels come from.
+
+    Attributes:
+        name: Unique: "cpu", "reference".
+        device: What the user asks for: ``load(..., device=...)``. Several backends may serve one device.
+        priority: Among the backends of a device the highest is asked first.
+        fallback: True for a backend that is right but slow; strict mode refuses it.
+    """
+
+    name: str
+    device: str
+    priority: int = 0
+    fallback: bool = False
+
+    @abstractmethod
+    def select(self, view: NodeView) -> Kernel | Reason:
+        """The kernel for a node, or why there is none."""
+
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+        """Prepare consecutive phases.
+
+        Args:
+            launches: Phase and start parameters, in order.
+            operands: For each phase an int64 array with the addresses of its operands; the caller changes
+                the addresses between runs.
+        """
+        raise TypeError(f"backend '{self.name}' has no native kernels")
+
+    def new_output(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """A new array for a returned value; uninitialised by default."""
+        return np.empty(shape, dtype)
+
+    def prepare(self, kernels: Sequence[NativeKernel]) -> None:
+        """Compile ``kernels`` ahead of the first run; does nothing by default."""
+        del kernels

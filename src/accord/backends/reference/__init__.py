@@ -1,0 +1,118 @@
+"""The reference backend: NumPy, right rather than fast. It is the oracle, and the fall-back of the CPU.
+
+``backend`` is the object that the core discovers; the operators' implementations are imported with the first node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from accord.backends.protocol import Backend, HostKernel, Kernel, NodeView
+from accord.contract.registry import user_contract
+from accord.errors import AccordError
+from accord.ir.patch import Reason
+
+if TYPE_CHECKING:
+    from accord.backends.reference.kernels import ReferenceKernel
+
+__all__ = ["ReferenceBackend", "backend"]
+
+
+class _NodeKernel(HostKernel):
+    name = "reference"
+
+    def __init__(self, kernel: ReferenceKernel) -> None:
+        self._kernel = kernel
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        return self._kernel.run(inputs)
+
+
+class _ContractKernel(HostKernel):
+    """The reference that a user's contract declares."""
+
+    name = "user reference"
+
+    def __init__(self, reference: Any, attributes: dict[str, Any]) -> None:
+        self._reference = reference
+        self._attributes = attributes
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        result = self._reference(*inputs, **self._attributes)
+        return result if isinstance(result, (tuple, list)) else (result,)
+
+
+class _FunctionKernel(HostKernel):
+    """A model-local function: its nodes one after the other."""
+
+    name = "reference function"
+
+    def __init__(self, steps: Sequence[tuple[HostKernel, list[str], list[str]]], inputs: list[str], outputs: list[str]):
+        self._steps = steps
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        env: dict[str, Any] = dict(zip(self._inputs, inputs, strict=False))
+        for kernel, names, results in self._steps:
+            env.update(zip(results, kernel.run([env.get(n) for n in names]), strict=False))
+        return [env[n] for n in self._outputs]
+
+
+class ReferenceBackend(Backend):
+    """See the module's text."""
+
+    name = "reference"
+    device = "cpu"
+    priority = -100
+    fallback = True
+
+    def select(self, view: NodeView) -> Kernel | Reason:
+        """A kernel for every operator that has a reference."""
+        try:
+            function = view.function()
+            if function is not None:
+                return self._function(function, view)
+            return self.kernel(view.node, view.opset)
+        except AccordError as error:
+            return Reason(error.message)
+
+    def kernel(self, node: Any, opset: int) -> HostKernel:
+        """The kernel for one node that is no function call.
+
+        Raises:
+            UnknownOperatorError: there is no reference.
+        """
+        from accord.backends.reference.kernels import ReferenceKernel
+
+        contract = user_contract(node.domain, node.op_type, opset)
+        if contract is not None and contract.semantic.reference is not None:
+            attributes = {n: a.default for n, a in contract.semantic.attributes.items() if a.default is not None}
+            attributes |= {a.name: a.value for a in node.attributes.values()}
+            return _ContractKernel(contract.semantic.reference, attributes)
+        return _NodeKernel(ReferenceKernel(_proto(node), opset))
+
+    def _function(self, function: Any, view: NodeView) -> HostKernel:
+        steps = []
+        for node in function:
+            kernel = self.kernel(node, function.opset_imports.get(node.domain, view.opset))
+            steps.append(
+                (kernel, [v.name if v is not None else "" for v in node.inputs], [o.name for o in node.outputs])
+            )
+        return _FunctionKernel(steps, [v.name for v in function.inputs], [v.name for v in function.outputs])
+
+
+def _proto(node: Any) -> Any:
+    """The node as a protobuf; values that a rule made need not have names yet."""
+    import onnx
+    import onnx_ir as ir
+
+    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=node.name or "")
+    proto.input.extend("" if v is None else v.name or f"input{i}" for i, v in enumerate(node.inputs))
+    proto.output.extend("" if o.name == "" else o.name or f"output{i}" for i, o in enumerate(node.outputs))
+    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
+    return proto
+
+
+backend = ReferenceBackend()

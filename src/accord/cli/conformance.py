@@ -1,0 +1,176 @@
+"""``accord conformance``: ONNX's own test suites through Accord."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from accord.cli.common import (
+    FAILED,
+    Choices,
+    Screen,
+    Verb,
+    compile_options,
+    line,
+    plural,
+    seconds_text,
+    table,
+    wrong_use,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from accord.cli.suites import Case
+
+__all__ = ["command"]
+
+_SUITES = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
+#: Everything but the large networks.
+_DEFAULT = _SUITES[:-1]
+#: Two samples of one distribution differ more than this, times sqrt(2 / n), once in 10,000 comparisons.
+#: (Kolmogorov and Smirnov's two-sample statistic; sqrt(-ln(p / 2) / 2) for p = 1e-4.)
+_KS_LIMIT = 2.225
+
+
+@click.command(
+    "conformance",
+    cls=Verb,
+    examples=(
+        "accord conformance",
+        "accord conformance --suite node --filter '^conv'",
+        "accord conformance --suite light --strict --json",
+    ),
+)
+@click.option(
+    "--suite", "suites", multiple=True, type=click.Choice(_SUITES), help="A suite; repeatable. [default: all but light]"
+)
+@click.option("--filter", "pattern", default="", metavar="REGEX", help="Only cases whose name matches.")
+@compile_options
+@click.pass_context
+def command(ctx: click.Context, suites: tuple[str, ...], pattern: str, choices: Choices) -> None:
+    """Run the test suites of the installed onnx package and compare every output.
+
+    Cases with random operators are judged by shape, dtype and distribution.
+    """
+    from accord.cli.suites import load_suite
+
+    screen: Screen = ctx.obj
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise wrong_use(f"--filter {pattern}: not a regular expression: {error}") from error
+    chosen = list(dict.fromkeys(suites or _DEFAULT))
+    with screen.progress("reading suites", len(chosen)) as advance:
+        cases: list[Case] = []
+        for suite in chosen:
+            cases += load_suite(suite, pattern)
+            advance(suite)
+    if not cases:
+        raise wrong_use(f"no case of {', '.join(chosen)} matches '{pattern}'.")
+    results = []
+    with screen.progress("conformance", len(cases)) as advance:
+        for case in cases:
+            results.append(_run(case, choices))
+            advance(case.name)
+    failed = [r for r in results if r["error"] is not None]
+    data: dict[str, Any] = {
+        "suites": {suite: _totals([r for r in results if r["suite"] == suite]) for suite in chosen},
+        "failures": [{k: r[k] for k in ("suite", "name", "error")} for r in failed],
+        "random": [r["name"] for r in results if r["random"]],
+        "slowest": [
+            {k: r[k] for k in ("suite", "name", "seconds")} for r in sorted(results, key=lambda r: -r["seconds"])[:5]
+        ],
+    }
+
+    def draw(console: Console) -> None:
+        rows = [
+            (suite, t["passed"], t["failed"], ", ".join(f"{b} {n}" for b, n in t["steps"].items()))
+            for suite, t in data["suites"].items()
+        ]
+        table(console, "Conformance", ("suite", ">passed", ">failed", "steps by backend"), rows)
+        if failed:
+            table(console, "Failures", ("suite", "case", "error"), [list(f.values()) for f in data["failures"]])
+        slow = ", ".join(f"{s['name']} {seconds_text(s['seconds'])}" for s in data["slowest"])
+        line(console, f"slowest: {slow}")
+        if data["random"]:
+            line(console, f"judged by distribution: {plural(len(data['random']), 'case')}: {', '.join(data['random'])}")
+
+    screen.show(data, draw)
+    if failed:
+        ctx.exit(FAILED)
+
+
+def _totals(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    steps: Counter[str] = Counter()
+    for r in results:
+        steps.update(r["steps"])
+    failed = sum(1 for r in results if r["error"] is not None)
+    return {"passed": len(results) - failed, "failed": failed, "steps": dict(steps.most_common())}
+
+
+def _run(case: Case, choices: Choices) -> dict[str, Any]:
+    """Run all data of one case."""
+    from accord.cli.placed import backend_counts
+    from accord.cli.suites import is_random
+    from accord.onnx_backend import AccordRep
+    from accord.runtime.model import Model
+
+    result: dict[str, Any] = {"suite": case.suite, "name": case.name, "error": None, "random": False, "steps": {}}
+    began = time.perf_counter()
+    try:
+        proto = case.model()
+        compiled = Model(proto, choices.options())
+        result["steps"] = backend_counts(compiled.compiled.plan)
+        for inputs, expected in case.data(proto):
+            actual = list(AccordRep(compiled).run(inputs))
+            result["random"] |= _compare(expected, actual, case, random=is_random(proto))
+    except Exception as error:  # noqa: BLE001  whatever a case raises is its result
+        result["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    result["seconds"] = time.perf_counter() - began
+    return result
+
+
+def _compare(expected: Sequence[Any], actual: Sequence[Any], case: Case, *, random: bool) -> bool:
+    """Compare by value, else by distribution where that is allowed; True if it was needed.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    from accord.backends.reference.compare import assert_outputs_match
+
+    try:
+        assert_outputs_match(expected, actual, rtol=case.rtol, atol=case.atol)
+    except AssertionError:
+        if not random:
+            raise
+        _compare_distributions(expected, actual)
+        return True
+    return False
+
+
+def _compare_distributions(expected: Sequence[Any], actual: Sequence[Any]) -> None:
+    import numpy as np
+
+    if len(expected) != len(actual):
+        raise AssertionError(f"{len(actual)} outputs where {len(expected)} are expected")
+    for i, (want, have) in enumerate(zip(expected, actual, strict=True)):
+        left, right = np.asarray(want), np.asarray(have)
+        if (left.shape, left.dtype) != (right.shape, right.dtype):
+            raise AssertionError(
+                f"output {i}: {left.dtype}{list(left.shape)} is expected, found {right.dtype}{list(right.shape)}"
+            )
+        if not left.size:
+            continue
+        a, b = np.sort(left, axis=None).astype(np.float64), np.sort(right, axis=None).astype(np.float64)
+        points = np.union1d(a, b)
+        gap = np.abs(
+            np.searchsorted(a, points, side="right") / a.size - np.searchsorted(b, points, side="right") / b.size
+        ).max()
+        if gap > _KS_LIMIT * np.sqrt(2 / left.size):
+            raise AssertionError(f"output {i}: another distribution (the cumulative ones differ by {gap:.2f})")

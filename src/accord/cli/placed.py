@@ -1,0 +1,53 @@
+"""Where the steps of a plan run, counted for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from accord.plan.plan import Plan, Step
+
+__all__ = ["all_plans", "all_steps", "backend_counts", "fallback_counts", "fallback_text", "fallbacks"]
+
+
+def all_plans(plan: Plan) -> Iterator[Plan]:
+    """``plan`` and the plans of its bodies."""
+    yield plan
+    for step in plan.steps:
+        for body in step.bodies:
+            yield from all_plans(body.plan)
+
+
+def all_steps(plan: Plan) -> Iterator[Step]:
+    """The steps of ``plan`` and of its bodies."""
+    for each in all_plans(plan):
+        yield from each.steps
+
+
+def backend_counts(plan: Plan) -> dict[str, int]:
+    """Number of steps by backend, the most first."""
+    return dict(Counter(step.placement.backend for step in all_steps(plan)).most_common())
+
+
+def fallbacks(plan: Plan) -> list[dict[str, Any]]:
+    """Each step that a slow-but-right backend took, with the reasons."""
+    return [
+        {"node": p.node, "op": p.op, "backend": p.backend, "reason": p.reason}
+        for step in all_steps(plan)
+        if (p := step.placement).fallback
+    ]
+
+
+def fallback_counts(plan: Plan) -> dict[str, int]:
+    """Number of fall-backs by operator, the most first."""
+    return dict(Counter(f["op"] for f in fallbacks(plan)).most_common())
+
+
+def fallback_text(plan: Plan) -> str:
+    """One line that lists fall-backs by operator."""
+    counts = fallback_counts(plan)
+    if not counts:
+        return "no fall-back: every step runs on a native backend, in the plan or in the runtime"
+    backend = fallbacks(plan)[0]["backend"]
+    return f"fall-back to '{backend}' (slow) for {', '.join(f'{op} ×{n}' for op, n in counts.items())}"

@@ -1,0 +1,235 @@
+"""Look-up of contracts: a user's own first, then ``com.microsoft``, then those derived from ONNX schemas.
+
+ONNX schemas are read when an operator is first asked for, so that importing Accord loads no schema.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from accord.contract.contract import Attribute, Contract, Execution, Parameter, Scheduling, Semantic, Tolerance
+from accord.errors import ContractError, UnknownOperatorError
+
+__all__ = ["all_contracts", "contract_for", "provide", "register", "unregister", "user_contract", "user_contracts"]
+
+_LOCK = threading.Lock()
+_USER: dict[tuple[str, str], list[Contract]] = {}
+_SOURCES: list[Callable[[], Mapping[tuple[str, str], Semantic]]] = []
+
+#: Against a float64 reference, by storage dtype.
+_TOLERANCE = {
+    "float64": Tolerance(1e-7, 1e-9),
+    "float32": Tolerance(1e-3, 1e-5),
+    "float16": Tolerance(1e-2, 1e-3),
+    "bfloat16": Tolerance(4e-2, 1e-2),
+}
+_ACCUMULATE = {"float16": "float32", "bfloat16": "float32"}
+
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+_NOT_DETERMINISTIC = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+#: Fusion class by operator; whatever is missing here is opaque.
+_FUSES: dict[str, str] = {
+    **dict.fromkeys(
+        "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast "
+        "CastLike Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid "
+        "HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow "
+        "Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh "
+        "ThresholdedRelu Where Xor".split(),
+        "elementwise",
+    ),
+    **dict.fromkeys(
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+        "ReduceSumSquare Softmax LogSoftmax LayerNormalization RMSNormalization GroupNormalization "
+        "InstanceNormalization GlobalAveragePool GlobalMaxPool".split(),
+        "reduction",
+    ),
+    **dict.fromkeys("MatMul Gemm Conv ConvTranspose Attention".split(), "contraction"),
+    **dict.fromkeys(
+        "Transpose Slice Concat Split Expand Gather Pad Tile DepthToSpace SpaceToDepth Reshape Squeeze Unsqueeze "
+        "Flatten Identity".split(),
+        "movement",
+    ),
+}
+
+
+def register(contract: Contract, *, replacing: Contract | None = None) -> None:
+    """Make a user's operator known.
+
+    Args:
+        contract: What it promises.
+        replacing: A contract of the same operator and version that this one refines.
+
+    Raises:
+        ContractError: the same domain, name and version is registered already with another meaning.
+    """
+    s = contract.semantic
+    with _LOCK:
+        versions = _USER.setdefault((s.domain, s.name), [])
+        if replacing is not None and replacing in versions:
+            versions.remove(replacing)
+        for other in versions:
+            if other.semantic.since_version == s.since_version:
+                if other is contract:
+                    return
+                raise ContractError(
+                    f"version {s.since_version} is registered already",
+                    op=s.qualified_name,
+                    remedy="Give the new meaning a higher `since`, or unregister the old one first.",
+                )
+        versions.append(contract)
+        versions.sort(key=lambda c: c.semantic.since_version)
+
+
+def unregister(domain: str, name: str) -> None:
+    """Forget all versions of a user's operator; nothing happens if there is none."""
+    with _LOCK:
+        _USER.pop((domain, name), None)
+
+
+def user_contracts() -> list[Contract]:
+    """All registered user contracts."""
+    with _LOCK:
+        return [c for versions in _USER.values() for c in versions]
+
+
+def user_contract(domain: str, name: str, version: int) -> Contract | None:
+    """The user's contract in force for an operator as of ``version``, or None."""
+    with _LOCK:
+        for c in reversed(_USER.get((domain, name), ())):
+            if c.semantic.since_version <= version:
+                return c
+    return None
+
+
+def contract_for(domain: str, name: str, version: int) -> Contract:
+    """The contract in force for an operator as of ``version`` of its domain.
+
+    Raises:
+        UnknownOperatorError: there is none; the message suggests the nearest names and versions.
+    """
+    domain = "" if domain == "ai.onnx" else domain
+    found = user_contract(domain, name, version)
+    if found is not None:
+        return found
+    found = _from_schema(domain, name, version)
+    if found is None and (domain, name) in (declared := _declared()):
+        found = Contract(declared[domain, name])
+    if found is None:
+        raise UnknownOperatorError(
+            f"no operator {domain + '::' if domain else ''}{name} is known for version {version} of its domain",
+            op=f"{domain}::{name}" if domain else name,
+            remedy=_suggest(domain, name, version),
+        )
+    return found
+
+
+def provide(source: Callable[[], Mapping[tuple[str, str], Semantic]]) -> None:
+    """Add a table of declared operators (``com.microsoft``); it is read when an operator is first looked up."""
+    _SOURCES.append(source)
+
+
+def _declared() -> dict[tuple[str, str], Semantic]:
+    return {key: semantic for source in _SOURCES for key, semantic in source().items()}
+
+
+def _schema_contract(schema: Any) -> Contract:
+    option = {"FormalParameterOption.Optional": "optional", "FormalParameterOption.Variadic": "variadic"}
+
+    def parameter(p: Any) -> Parameter:
+        return Parameter(p.name, p.type_str, option.get(str(p.option), "single"), p.is_homogeneous, p.min_arity)
+
+    fuses = _FUSES.get(schema.name, "opaque") if schema.domain == "" else "opaque"
+    nullable = tuple(p.name for p in schema.inputs if str(p.option).endswith("Optional"))
+    deterministic = schema.name not in _NOT_DETERMINISTIC
+    return Contract(
+        Semantic(
+            domain=schema.domain,
+            name=schema.name,
+            since_version=schema.since_version,
+            inputs=tuple(parameter(p) for p in schema.inputs),
+            outputs=tuple(parameter(p) for p in schema.outputs),
+            types={t.type_param_str: frozenset(t.allowed_type_strs) for t in schema.type_constraints},
+            attributes={
+                a.name: Attribute(a.name, a.type.name, a.required, _default(a)) for a in schema.attributes.values()
+            },
+            tolerance=_TOLERANCE,
+            deterministic=deterministic,
+            doc=schema.doc or "",
+        ),
+        Execution(
+            layouts=("contiguous",),
+            accumulate=_ACCUMULATE if fuses in ("reduction", "contraction") else {},
+            in_place=tuple((0, i) for i in range(min(len(schema.inputs), 3))) if fuses == "elementwise" else (),
+            views=((0, 0),) if schema.domain == "" and schema.name in _VIEWS else (),
+            nullable=nullable,
+        ),
+        Scheduling(fuses=fuses, epilogue=fuses == "contraction", deterministic=deterministic),
+    )
+
+
+def _default(attribute: Any) -> Any:
+    import onnx
+
+    proto = attribute.default_value
+    if proto is None or proto.type == onnx.AttributeProto.UNDEFINED:
+        return None
+    value = onnx.helper.get_attribute_value(proto)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@functools.cache
+def _from_schema(domain: str, name: str, version: int) -> Contract | None:
+    import onnx.defs
+
+    try:
+        schema = onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    return None if schema.deprecated else _schema_contract(schema)
+
+
+def all_contracts() -> list[Contract]:
+    """The newest contract of every operator known: ONNX, ``com.microsoft``, and the user's."""
+    import onnx.defs
+
+    derived = [_schema_contract(s) for s in onnx.defs.get_all_schemas() if not s.deprecated]
+    declared = [Contract(s) for s in _declared().values()]
+    return derived + declared + user_contracts()
+
+
+def _suggest(domain: str, name: str, version: int) -> str:
+    import onnx.defs
+
+    history = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == name and s.domain == domain]
+    if history:
+        live = sorted(s.since_version for s in history if not s.deprecated)
+        ended = [s.since_version for s in history if s.deprecated]
+        text = f"{name} exists from version {live[0]}" if live else f"{name} was never usable"
+        if ended:
+            text += f" and was removed in version {min(ended)}"
+        return f"{text}; the model declares {version}. Convert the model, or correct its opset import."
+    known = {(s.domain, s.name) for s in onnx.defs.get_all_schemas()} | set(_declared())
+    with _LOCK:
+        known |= set(_USER)
+    elsewhere = sorted(d or "ai.onnx" for d, n in known if n == name)
+    if elsewhere:
+        return f"{name} exists in domain {', '.join(elsewhere)}: correct the node's domain."
+    near = difflib.get_close_matches(name, sorted({n for _, n in known}), n=3, cutoff=0.6)
+    declare = "or declare it with `accord.operator` before loading"
+    if near:
+        parts = []
+        for n in near:
+            d = min(d for d, m in known if m == n)
+            since = min(
+                (s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == (d, n)),
+                default=1,
+            )
+            parts.append(f"{d + '::' if d else ''}{n} (since {since})")
+        return f"Did you mean {', '.join(parts)}? Correct the node, {declare}."
+    return f"Check the name and domain, {declare}."

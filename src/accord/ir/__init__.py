@@ -1,0 +1,1 @@
+"""The typed graph: symbolic sizes, facts, builders, patches. The graph itself is ``onnx_ir``."""

@@ -1,0 +1,64 @@
+"""Expansions: an operator written as other operators, with facts at hand.
+
+Two kinds share this one mechanism. Old versions of ONNX operators are written in today's form, so that every later
+room sees one version of each operator; and operators of other domains that are compositions (most of
+``com.microsoft``) are written in standard operators, so that they are optimised like any model::
+
+    @expands("Softmax", before=13)
+    def softmax_flat(b: Builder, n: Inference) -> Sequence[ir.Value | None]: ...
+
+    @expands("BiasGelu", domain="com.microsoft")
+    def bias_gelu(b: Builder, n: Inference) -> Sequence[ir.Value | None]: ...
+
+The stage ``normalise`` walks each graph in order and applies them; facts of all inputs are known at that point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from accord.ir.build import Builder
+from accord.ir.infer import Inference
+
+__all__ = ["CANONICAL_OPSET", "Expansion", "expands", "expansion_for"]
+
+#: The version of the ONNX domain that every model is brought to; models that declare a later one keep theirs.
+CANONICAL_OPSET = 24
+
+#: Builds the replacement and returns one value per output of the node (None where the node names none), or returns
+#: None to leave the node as it is.
+Expansion: TypeAlias = Callable[[Builder, Inference], "Sequence[ir.Value | None] | None"]
+
+_EXPANSIONS: dict[tuple[str, str], list[tuple[int | None, Expansion]]] = {}
+
+
+def expands(*names: str, domain: str = "", before: int | None = None) -> Callable[[Expansion], Expansion]:
+    """Register the decorated function for the operators ``names`` of ``domain``.
+
+    Args:
+        names: Operator names.
+        domain: Their domain.
+        before: Applies only where the model declares a version of the domain below this one; None: always.
+            Among several that apply, the one with the lowest ``before`` is taken; nodes that it builds are
+            of the canonical version already and are not expanded by version again.
+    """
+
+    def register(function: Expansion) -> Expansion:
+        for name in names:
+            entries = _EXPANSIONS.setdefault((domain, name), [])
+            entries.append((before, function))
+            entries.sort(key=lambda e: (e[0] is None, e[0] or 0))
+        return function
+
+    return register
+
+
+def expansion_for(domain: str, name: str, version: int) -> Expansion | None:
+    """The expansion for an operator as of ``version`` of its domain, or None."""
+    for before, function in _EXPANSIONS.get((domain, name), ()):
+        if before is None or version < before:
+            return function
+    return None

@@ -1,0 +1,69 @@
+"""The ordered phases and the rules in each. Level 0 runs none; higher levels add rules.
+
+==========  =====  ==================================================================
+phase       level  what it is for
+==========  =====  ==================================================================
+declutter   1      constants folded, no-ops and duplicates removed, affine into weights
+fuse        2      operators joined into model-local functions, one kernel each
+==========  =====  ==================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accord.passes.rule import Rule
+from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
+from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
+from accord.passes.rules.simplify import (
+    CollapseReshapes,
+    FoldReshapeTarget,
+    MergeTransposes,
+    RemoveIdentity,
+    RemoveNeutralArithmetic,
+    RemoveNoOpCast,
+    RemoveNoOpMovement,
+    TransposeToReshape,
+)
+
+__all__ = ["MAX_LEVEL", "Phase", "phases", "rule_names"]
+
+MAX_LEVEL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A named group of rules that run together until none fires."""
+
+    name: str
+    rules: tuple[Rule, ...]
+
+
+def phases() -> tuple[Phase, ...]:
+    """All phases in order."""
+    return (
+        Phase(
+            "declutter",
+            (
+                FoldConstants(),
+                RemoveIdentity(),
+                RemoveNoOpCast(),
+                RemoveNoOpMovement(),
+                MergeTransposes(),
+                TransposeToReshape(),
+                FoldReshapeTarget(),
+                CollapseReshapes(),
+                RemoveNeutralArithmetic(),
+                FoldBatchNorm(),
+                FoldAffineIntoContraction(),
+                ShareConstants(),
+                CommonSubexpressions(),
+            ),
+        ),
+        Phase("fuse", (BatchNormToAffine(),)),
+    )
+
+
+def rule_names() -> list[str]:
+    """Names of all rules, for messages and for switching off."""
+    return [r.name for p in phases() for r in p.rules]

@@ -1,0 +1,109 @@
+"""What a rewrite rule is, and the context that it sees."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import onnx_ir as ir
+
+from accord.ir.build import Builder
+from accord.ir.facts import Fact, FactTable, TensorFact
+from accord.ir.infer import Analyzer
+from accord.ir.patch import Patch, Reason
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Rule", "RuleContext"]
+
+
+class RuleContext:
+    """What a rule may look at. It changes nothing itself.
+
+    Attributes:
+        model: The model being rewritten.
+        analyzer: Facts and how to make more.
+        scratch: A dictionary of the rule's own that lives for one sweep over one graph (for value numbering).
+    """
+
+    def __init__(self, model: ir.Model, analyzer: Analyzer) -> None:
+        self.model = model
+        self.analyzer = analyzer
+        self.scratch: dict[Any, Any] = {}
+
+    @property
+    def facts(self) -> FactTable:
+        """Facts by value."""
+        return self.analyzer.facts
+
+    @property
+    def opset(self) -> int:
+        """Version of the ONNX domain in force."""
+        return self.model.opset_imports.get("", 1)
+
+    def builder(self) -> Builder:
+        """A builder for the replacement's nodes."""
+        return Builder(self.analyzer)
+
+    def fact(self, value: ir.Value | None) -> Fact:
+        """Fact of a value."""
+        return self.facts.get(value)
+
+    def tensor(self, value: ir.Value | None) -> TensorFact:
+        """Fact of a value as a tensor; unknown in all parts if it is none."""
+        return self.facts.tensor(value)
+
+    def constant(self, value: ir.Value | None, limit: int | None = None) -> np.ndarray[Any, Any] | None:
+        """Content of a constant (of at most ``limit`` elements), else None.
+
+        An initializer that is also a graph input is not constant: the caller may replace it.
+        """
+        fact = self.facts.tensor(value)
+        if fact.const is None or (limit is not None and fact.const.size > limit):
+            return None
+        return fact.numpy()
+
+    @staticmethod
+    def attr(node: ir.Node, name: str, default: Any = None) -> Any:
+        """Attribute as a Python value, or ``default``."""
+        attribute = node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    @staticmethod
+    def only_use(value: ir.Value) -> ir.Node | None:
+        """The one node that reads ``value`` once, if there is exactly one and it is no graph output; else None."""
+        uses = value.uses()
+        if len(uses) != 1 or value.is_graph_output():
+            return None
+        return next(iter(uses)).node
+
+    def sources(self, node: ir.Node) -> Mapping[str, str]:
+        """Names of the nodes that produce the inputs of ``node``, for reasons."""
+        return {
+            v.name or "?": (p.name or "?") for v in node.inputs if v is not None and (p := v.producer()) is not None
+        }
+
+
+class Rule(ABC):
+    """One rewrite.
+
+    Attributes:
+        name: Unique; users switch it off by this name.
+        level: Lowest optimisation level at which it runs.
+        ops: Operators that it looks at, ``(domain, name)``; empty means every node.
+    """
+
+    name: ClassVar[str]
+    level: ClassVar[int] = 1
+    ops: ClassVar[frozenset[tuple[str, str]]] = frozenset()
+
+    @abstractmethod
+    def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
+        """Look at ``node``: a patch, the reason why not, or None if it does not concern the rule."""
+
+
+def onnx_ops(*names: str) -> frozenset[tuple[str, str]]:
+    """Operators of the ONNX domain, for :attr:`Rule.ops`."""
+    return frozenset(("", n) for n in names)

@@ -1,0 +1,1 @@
+"""The rules, by theme. ``accord.passes.phases`` lists them in order."""

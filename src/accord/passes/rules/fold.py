@@ -1,0 +1,158 @@
+"""Constants: fold what is known before a run, share what is computed twice."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from accord.contract.registry import contract_for
+from accord.errors import UnknownOperatorError
+from accord.ir import dims as D
+from accord.ir.facts import TensorFact, to_numpy
+from accord.ir.patch import Patch, Reason, patch_from
+from accord.passes.rule import Rule, RuleContext
+
+__all__ = ["CommonSubexpressions", "FoldConstants", "ShareConstants"]
+
+#: A folded result may be larger than its inputs by this many bytes; beyond, it is cheaper to compute than to keep.
+MAX_GROWTH_BYTES = 1 << 20
+
+_NEVER = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+
+
+def _has_graph(node: ir.Node) -> bool:
+    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+
+
+class FoldConstants(Rule):
+    """Compute a node whose inputs are all known, through the reference backend."""
+
+    name: ClassVar[str] = "fold-constants"
+
+    def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
+        """A patch that puts initializers in place of the node's outputs."""
+        facts = [context.fact(o) for o in node.outputs]
+        used = [bool(o.uses()) or o.is_graph_output() for o in node.outputs]
+        if not any(used):
+            return None
+        if all(isinstance(f, TensorFact) and f.is_const for f, u in zip(facts, used, strict=True) if u):
+            tensors = [f.const if isinstance(f, TensorFact) else None for f in facts]
+        else:
+            computed = self._compute(node, context, facts)
+            if not isinstance(computed, list):
+                return computed
+            tensors = computed
+        builder = context.builder()
+        outputs = [
+            builder.const(t, o.name) if t is not None and u else None
+            for t, o, u in zip(tensors, node.outputs, used, strict=False)
+        ]
+        return patch_from(builder, node, outputs, "computed at load")
+
+    def _compute(self, node: ir.Node, context: RuleContext, facts: list[Any]) -> list[Any] | Reason | None:
+        evaluator = context.analyzer.evaluator
+        if (
+            evaluator is None
+            or _has_graph(node)
+            or node.op_type in _NEVER
+            or node.op_identifier() in context.model.functions
+        ):
+            return None
+        if not node.inputs and node.op_type != "Constant":
+            return None
+        inputs: list[Any] = []
+        size_in = 0
+        for v in node.inputs:
+            if v is None:
+                inputs.append(None)
+                continue
+            fact = context.tensor(v)
+            if fact.const is None:
+                return None
+            size_in += fact.const.nbytes
+            inputs.append(fact.const)
+        if any(not isinstance(f, TensorFact) for f in facts):
+            return None
+        size_out = 0
+        for f in facts:
+            elements = D.known_product(f.shape) if f.shape is not None else None
+            if elements is None or f.dtype is None:
+                return Reason("the result's shape is not known")
+            size_out += int(elements * max(f.dtype.itemsize, 1))
+        if size_out > size_in + MAX_GROWTH_BYTES:
+            return Reason(f"the result ({size_out} bytes) is much larger than its inputs ({size_in} bytes)")
+        arrays = [None if t is None else to_numpy(t) for t in inputs]
+        results = evaluator(node, arrays, context.analyzer.opsets.get(node.domain, 1))
+        if results is None:
+            return Reason("the reference backend could not compute it at load")
+        return [r if isinstance(r, np.ndarray) else None for r in results]
+
+
+class CommonSubexpressions(Rule):
+    """Compute equal expressions once: same operator, attributes and inputs, and the operator is deterministic."""
+
+    name: ClassVar[str] = "common-subexpressions"
+
+    def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
+        """A patch that uses the earlier node's outputs, if there is an equal earlier node in this graph."""
+        if _has_graph(node) or node.op_type in _NEVER or not node.outputs:
+            return None
+        if node.op_identifier() not in context.model.functions:
+            try:
+                contract = contract_for(node.domain, node.op_type, context.analyzer.opsets.get(node.domain, 1))
+            except UnknownOperatorError:
+                return None
+            if not (contract.semantic.deterministic and contract.scheduling.stateless):
+                return Reason("the operator is declared stateful or not deterministic")
+        key = (
+            node.op_identifier(),
+            tuple(id(v) if v is not None else None for v in node.inputs),
+            tuple(sorted((a.name, _attribute_key(a)) for a in node.attributes.values())),
+        )
+        earlier = context.scratch.get(key)
+        if earlier is None or earlier.graph is not node.graph:
+            context.scratch[key] = node
+            return None
+        if earlier is node:
+            return None
+        pairs = list(zip(node.outputs, earlier.outputs, strict=False))
+        if len(node.outputs) > len(earlier.outputs):
+            return None
+        if all(a.is_graph_output() and b.is_graph_output() for a, b in pairs):
+            return None
+        return Patch({a: b for a, b in pairs if a.uses() or a.is_graph_output()}, note=f"same as {earlier.name}")
+
+
+def _attribute_key(a: ir.Attr) -> Any:
+    if a.type == ir.AttributeType.TENSOR:
+        return (str(a.value.dtype), tuple(a.value.shape.numpy()), a.value.tobytes())
+    if a.type == ir.AttributeType.TENSORS:
+        return tuple((str(t.dtype), tuple(t.shape.numpy()), t.tobytes()) for t in a.value)
+    return repr(a.value)
+
+
+class ShareConstants(Rule):
+    """Use one initializer for equal small constants, so that equal expressions are seen to be equal."""
+
+    name: ClassVar[str] = "share-constants"
+
+    def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
+        """A patch that replaces a small initializer read by ``node`` by an earlier equal one."""
+        replace: dict[ir.Value, ir.Value] = {}
+        for v in node.inputs:
+            if v is None or not v.is_initializer() or v.is_graph_input() or v.is_graph_output():
+                continue
+            if v.graph is not node.graph or v.const_value is None or v.const_value.nbytes > 256:
+                continue
+            tensor = v.const_value
+            if tensor.dtype == ir.DataType.STRING:
+                continue
+            key = (tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes())
+            first = context.scratch.setdefault(key, v)
+            if first is not v and first.graph is v.graph and first.is_initializer():
+                replace[v] = first
+        return Patch(replace, note="equal constants shared") if replace else None

@@ -1,0 +1,1 @@
+"""Node → backend and kernel, with the reason."""

@@ -1,0 +1,1 @@
+"""Running plans: Model, InferenceSession, frames, control flow."""

@@ -1,0 +1,157 @@
+"""Control flow: If, Loop, Scan and SequenceMap run the plans of their body graphs.
+
+Semantics as in the ONNX specification's text for each operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from accord.errors import ExecutionError
+from accord.ir.facts import TensorFact
+from accord.plan.plan import Step, SubPlan
+
+if TYPE_CHECKING:
+    from accord.runtime.executor import Executor
+
+__all__ = ["run"]
+
+
+def run(
+    executor: Executor,
+    index: int,
+    step: Step,
+    arguments: Sequence[Any],
+    values: Sequence[Any],
+    env: Mapping[str, int],
+) -> list[Any]:
+    """Outputs of the control-flow step ``index``."""
+    operator = step.placement.op
+    call = _Caller(executor, index, step, values, env)
+    if operator == "If":
+        return _if(call, arguments)
+    if operator == "Loop":
+        return _loop(call, arguments)
+    if operator == "Scan":
+        return _scan(call, arguments)
+    return _sequence_map(call, arguments)
+
+
+class _Caller:
+    """Runs a body of one step with the outer values that it captures."""
+
+    def __init__(
+        self, executor: Executor, index: int, step: Step, values: Sequence[Any], env: Mapping[str, int]
+    ) -> None:
+        self.executor = executor
+        self.index = index
+        self.step = step
+        self.values = values
+        self.env = env
+
+    def body(self, name: str) -> SubPlan:
+        return next(b for b in self.step.bodies if b.name == name)
+
+    def __call__(self, name: str, formal: Sequence[Any]) -> list[Any]:
+        body = self.body(name)
+        captured = [self.values[i] for i in body.captured]
+        child = self.executor.children[self.index, name]
+        return child.run([*formal, *captured], self.env)
+
+    def attribute(self, name: str, default: Any) -> Any:
+        value = (self.step.attributes or {}).get(name)
+        return default if value is None else value
+
+
+def _truth(value: Any) -> bool:
+    if np.size(value) != 1:
+        raise ExecutionError("a condition must have one element", found=f"shape {list(np.shape(value))}")
+    return bool(np.asarray(value).reshape(()))
+
+
+def _if(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
+    return call("then_branch" if _truth(arguments[0]) else "else_branch", ())
+
+
+def _loop(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
+    trips = None if arguments[0] is None else int(np.asarray(arguments[0]).reshape(()))
+    condition = True if len(arguments) < 2 or arguments[1] is None else _truth(arguments[1])
+    carried = list(arguments[2:])
+    body = call.body("body")
+    scans: list[list[Any]] = [[] for _ in range(len(body.plan.outputs) - 1 - len(carried))]
+    i = 0
+    while condition and (trips is None or i < trips):
+        results = call("body", [np.array(i, np.int64), np.array(condition), *carried])
+        condition = _truth(results[0])
+        carried = results[1 : 1 + len(carried)]
+        for collected, value in zip(scans, results[1 + len(carried) :], strict=True):
+            collected.append(value)
+        i += 1
+    first_scan = 1 + len(carried)
+    stacked = [_stack(body, first_scan + k, collected) for k, collected in enumerate(scans)]
+    return [*carried, *stacked]
+
+
+def _stack(body: SubPlan, output: int, collected: list[Any], axis: int = 0) -> Any:
+    """Scan outputs joined on a new axis; for no iteration an empty array of the element's shape."""
+    if collected:
+        return np.stack(collected, axis=axis)
+    slot = body.plan.slots[body.plan.outputs[output]]
+    fact = slot.fact
+    shape = fact.shape if isinstance(fact, TensorFact) and fact.shape is not None else ()
+    sizes = [d if isinstance(d, int) else 0 for d in shape]
+    sizes.insert(axis, 0)
+    return np.empty(sizes, slot.dtype if slot.dtype is not None else object)
+
+
+def _scan(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
+    body = call.body("body")
+    n_scan = int(call.attribute("num_scan_inputs", 0))
+    n_state = len(arguments) - n_scan
+    state, scanned = list(arguments[:n_state]), arguments[n_state:]
+    n_out = len(body.plan.outputs) - n_state
+    in_axes = _axes(call.attribute("scan_input_axes", (0,) * n_scan), [np.ndim(a) for a in scanned])
+    in_reverse = call.attribute("scan_input_directions", (0,) * n_scan)
+    out_reverse = call.attribute("scan_output_directions", (0,) * n_out)
+    length = {np.shape(a)[axis] for a, axis in zip(scanned, in_axes, strict=True)}
+    if len(length) != 1:
+        raise ExecutionError("scan inputs differ in length", expected="one length", found=sorted(length))
+    steps = length.pop()
+    collected: list[list[Any]] = [[] for _ in range(n_out)]
+    for i in range(steps):
+        slices = [
+            np.ascontiguousarray(np.take(a, steps - 1 - i if r else i, axis=axis))
+            for a, axis, r in zip(scanned, in_axes, in_reverse, strict=True)
+        ]
+        results = call("body", [*state, *slices])
+        state = results[:n_state]
+        for k, value in enumerate(results[n_state:]):
+            if out_reverse[k]:
+                collected[k].insert(0, value)
+            else:
+                collected[k].append(value)
+    out_axes = call.attribute("scan_output_axes", (0,) * n_out)
+    outputs = []
+    for k in range(n_out):
+        rank = np.ndim(collected[k][0]) + 1 if collected[k] else 1
+        axis = out_axes[k] + rank if out_axes[k] < 0 else out_axes[k]
+        outputs.append(_stack(body, n_state + k, collected[k], axis))
+    return [*state, *outputs]
+
+
+def _axes(axes: Sequence[int], ranks: Sequence[int]) -> list[int]:
+    return [a + r if a < 0 else a for a, r in zip(axes, ranks, strict=True)]
+
+
+def _sequence_map(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
+    first, *rest = arguments
+    body = call.body("body")
+    outputs: list[list[Any]] = [[] for _ in body.plan.outputs]
+    for i, item in enumerate(first):
+        others = [a[i] if isinstance(a, list) else a for a in rest]
+        for collected, value in zip(outputs, call("body", [item, *others]), strict=True):
+            collected.append(value)
+    return list(outputs)

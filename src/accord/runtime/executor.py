@@ -1,0 +1,347 @@
+"""The executor: runs one plan, from several threads at once.
+
+Frames (sizes) and arenas (memory) are pooled. A run borrows one of each; as many exist as runs were ever under way at
+the same time, and the frames of sizes that have not been used for long are dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
+from accord.errors import AccordError, ExecutionError, InputError
+from accord.ir import dims as D
+from accord.ir.facts import TensorFact
+from accord.plan.plan import Plan, Step, Storage
+from accord.runtime import control
+from accord.runtime.frame import Arena, Frame, order_for
+from accord.runtime.growth import refuse_growth
+
+__all__ = ["Executor"]
+
+#: Frames kept for sizes that were used lately.
+MAX_FRAMES = 64
+
+
+class Executor:
+    """Runs a plan.
+
+    Args:
+        plan: The plan.
+        backends: By name.
+        device: The backend that makes output arrays.
+    """
+
+    def __init__(self, plan: Plan, backends: Mapping[str, Backend], device: Backend) -> None:
+        self.plan = plan
+        self.backends = backends
+        self.device = device
+        self._lock = threading.Lock()
+        self._order = order_for(plan)
+        self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
+        self._arenas: list[Arena] = []
+        self.children: dict[tuple[int, str], Executor] = {
+            (i, body.name): Executor(body.plan, backends, device)
+            for i, step in enumerate(plan.steps)
+            for body in step.bodies
+        }
+
+    # running
+
+    def run(
+        self,
+        inputs: Sequence[Any],
+        outer: Mapping[str, int] | None = None,
+        into: Mapping[int, np.ndarray[Any, Any]] | None = None,
+    ) -> list[Any]:
+        """The outputs for ``inputs`` (in the plan's order, checked and contiguous).
+
+        Args:
+            inputs: Arrays, lists for sequences, None for an absent optional.
+            outer: Values of symbols that an outer plan knows.
+            into: By number of the output, memory to return it in where the shape is right: row-major, of the output's
+                dtype, apart from all inputs. What was in it is lost.
+
+        Raises:
+            InputError: sizes that do not fit each other.
+            ExecutionError: a kernel failed.
+        """
+        env = self._solve(inputs, outer)
+        try:
+            frame, arena = self._borrow(tuple(env[s] for s in self.plan.symbols))
+        except MemoryError as error:
+            raise _no_memory(error) from error
+        try:
+            return self._run(frame, arena, inputs, env, into or {})
+        except MemoryError as error:
+            raise _no_memory(error) from error
+        finally:
+            frame.release_caller()
+            self._give_back(frame, arena)
+
+    def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
+        """The frame for these sizes and its arena's size in bytes; nothing is run."""
+        frame, arena = self._borrow(tuple(env[s] for s in self.plan.symbols), attach=False)
+        self._give_back(frame, arena)
+        return frame, frame.arena_bytes
+
+    def trim(self) -> int:
+        """Give memory that no run uses back to the system; returns the number of bytes."""
+        with self._lock:
+            freed = sum(a.buffer.nbytes for a in self._arenas)
+            self._arenas.clear()
+            self._frames.clear()
+        return freed + sum(c.trim() for c in self.children.values())
+
+    def _solve(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> dict[str, int]:
+        """Values of the plan's symbols from the shapes of ``inputs``; contradictions are errors."""
+        plan = self.plan
+        env: dict[str, int] = {}
+        rest: list[tuple[str, int, D.DimLike, int]] = []
+        for slot, value in zip(plan.inputs, inputs, strict=True):
+            s = plan.slots[slot]
+            if not isinstance(s.fact, TensorFact) or s.fact.shape is None or value is None:
+                continue
+            actual = value.shape
+            if len(actual) != len(s.fact.shape):
+                raise InputError(
+                    "wrong rank",
+                    value=s.name,
+                    expected=f"{len(s.fact.shape)} axes: {_text(s.fact.shape)}",
+                    found=list(actual),
+                )
+            for axis, (d, n) in enumerate(zip(s.fact.shape, actual, strict=True)):
+                if isinstance(d, int):
+                    if d != n:
+                        raise InputError(
+                            f"wrong size on axis {axis}", value=s.name, expected=_text(s.fact.shape), found=list(actual)
+                        )
+                    continue
+                names = D.symbols_of(d)
+                if len(names) == 1 and str(d) in names:
+                    known = env.setdefault(str(d), n)
+                    if known != n:
+                        raise InputError(
+                            f"size '{d}' on axis {axis} differs from another input's",
+                            value=s.name,
+                            expected=f"{d} = {known}",
+                            found=list(actual),
+                            remedy=f"All inputs must agree on '{d}'.",
+                        )
+                else:
+                    rest.append((s.name, axis, d, n))
+        for name, v in (outer or {}).items():
+            env.setdefault(name, v)
+        for symbol in plan.symbols:
+            env.setdefault(symbol, 0)
+        for name, axis, d, n in rest:
+            if D.symbols_of(d) <= env.keys() and D.evaluate(d, env) != n:
+                raise InputError(
+                    f"wrong size on axis {axis}", value=name, expected=f"{d} = {D.evaluate(d, env)}", found=n
+                )
+        return env
+
+    def _borrow(self, key: tuple[int, ...], *, attach: bool = True) -> tuple[Frame, Arena]:
+        with self._lock:
+            free = self._frames.get(key)
+            frame = free.pop() if free else None
+            if free is not None:
+                self._frames.move_to_end(key)
+            arena = self._arenas.pop() if self._arenas else Arena()
+        if frame is None:
+            frame = Frame(self.plan, key, self._order, self.backends)
+        if attach:
+            frame.attach(arena)
+        return frame, arena
+
+    def _give_back(self, frame: Frame, arena: Arena) -> None:
+        with self._lock:
+            self._frames.setdefault(frame.key, []).append(frame)
+            self._arenas.append(arena)
+            while len(self._frames) > MAX_FRAMES:
+                self._frames.popitem(last=False)
+
+    def _run(
+        self,
+        frame: Frame,
+        arena: Arena,
+        inputs: Sequence[Any],
+        env: dict[str, int],
+        into: Mapping[int, np.ndarray[Any, Any]],
+    ) -> list[Any]:
+        plan = self.plan
+        arrays: dict[int, Any] = dict(zip(plan.inputs, inputs, strict=True))
+        for position, i in enumerate(plan.outputs):
+            s = plan.slots[i]
+            if s.storage is Storage.OUTPUT and s.root not in arrays:
+                root = plan.slots[s.root]
+                if root.dtype is None:
+                    raise ExecutionError("an output has no element type", value=s.name)
+                given = into.get(position)
+                if given is not None and given.shape == frame.shapes[i]:
+                    arrays[s.root] = given.reshape(frame.shapes[s.root])
+                else:
+                    arrays[s.root] = self.device.new_output(frame.shapes[s.root], root.dtype)
+        values = frame.values
+        for i, value in zip(plan.inputs, inputs, strict=True):
+            values[i] = value
+        frame.bind_caller(arrays)
+        for segment in frame.segments:
+            if isinstance(segment, int):
+                self._python_step(segment, plan.steps[segment], values, env, arena)
+            else:
+                segment.run()
+        results = [self._result(i, values, arrays, frame, arena) for i in plan.outputs]
+        for i, s in enumerate(plan.slots):
+            if s.storage is Storage.LATE or i in plan.inputs:
+                values[i] = None
+        return results
+
+    def _result(self, i: int, values: list[Any], arrays: Mapping[int, Any], frame: Frame, arena: Arena) -> Any:
+        s = self.plan.slots[i]
+        value = values[i]
+        if s.storage is Storage.OUTPUT:
+            owner = arrays[s.root]
+            if i == s.root or not any(o < i and self.plan.slots[o].root == s.root for o in self.plan.outputs):
+                return value if value is not None else owner.reshape(frame.shapes[i])
+        return _copy(value)
+
+    # steps that Python runs
+
+    def _python_step(self, index: int, step: Step, values: list[Any], env: dict[str, int], arena: Arena) -> None:
+        kernel = step.kernel
+        placement = step.placement
+        arguments = [values[i] if i >= 0 else None for i in step.inputs]
+        results: Sequence[Any]
+        try:
+            if kernel is None:
+                results = control.run(self, index, step, arguments, values, env)
+            elif isinstance(kernel, HostKernel):
+                if step.late:
+                    refuse_growth(placement.op, arguments)
+                results = kernel.run(arguments)
+            elif isinstance(kernel, ViewKernel):
+                shape = self._shape(step.outputs[0], env)
+                results = [np.asarray(arguments[0]).reshape(shape)]
+            else:
+                results = self._late_native(step, kernel, arguments, env)
+        except AccordError as error:
+            if error.node is None:
+                error.node, error.op = placement.node, placement.op
+            raise
+        except MemoryError as error:
+            failure = _no_memory(error)
+            failure.node, failure.op = placement.node, placement.op
+            raise failure from error
+        except Exception as error:
+            shapes = ", ".join(_describe(a) for a in arguments)
+            raise ExecutionError(
+                f"{placement.backend} kernel failed: {type(error).__name__}: {error}",
+                node=placement.node,
+                op=placement.op,
+                found=f"inputs {shapes}",
+            ) from error
+        self._store(step, results, values, env, arena)
+
+    def _store(self, step: Step, results: Sequence[Any], values: list[Any], env: dict[str, int], arena: Arena) -> None:
+        for i, produced in zip(step.outputs, results, strict=False):
+            if i < 0:
+                continue
+            slot = self.plan.slots[i]
+            if slot.storage is Storage.LATE:
+                values[i] = _detached(produced, arena)
+                self._bind_late(slot.fact, produced, env)
+                continue
+            target = values[i]
+            if produced is target:
+                continue
+            result = np.asarray(produced)
+            if result.shape != target.shape or result.dtype != target.dtype:
+                raise ExecutionError(
+                    "the kernel's result is not what its contract says",
+                    node=step.placement.node,
+                    op=step.placement.op,
+                    value=slot.name,
+                    expected=f"{target.dtype}{list(target.shape)}",
+                    found=f"{result.dtype}{list(result.shape)}",
+                    remedy="Correct the operator's shape rule or its reference.",
+                )
+            np.copyto(target, result)
+        for i in step.frees:
+            if i not in self.plan.inputs:
+                values[i] = None
+
+    def _bind_late(self, fact: Any, result: Any, env: dict[str, int]) -> None:
+        if not isinstance(fact, TensorFact) or fact.shape is None or not isinstance(result, np.ndarray):
+            return
+        for d, n in zip(fact.shape, result.shape, strict=False):
+            if isinstance(d, D.Dim):
+                names = D.symbols_of(d)
+                if len(names) == 1 and str(d) in names:
+                    env.setdefault(str(d), n)
+
+    def _shape(self, slot: int, env: Mapping[str, int]) -> tuple[int, ...]:
+        shape = self.plan.slots[slot].shape
+        assert shape is not None
+        return tuple(D.evaluate(d, env) for d in shape)
+
+    def _late_native(
+        self, step: Step, kernel: NativeKernel, arguments: Sequence[Any], env: Mapping[str, int]
+    ) -> list[Any]:
+        launches = kernel.launches([D.evaluate(d, env) for d in kernel.dims])
+        outputs = []
+        for o in step.outputs:
+            if o >= 0:
+                dtype = self.plan.slots[o].dtype
+                assert dtype is not None
+                outputs.append(np.empty(self._shape(o, env), dtype))
+        operands = [np.ascontiguousarray(arguments[i]) if arguments[i].ndim else arguments[i] for i in kernel.reads]
+        operands += outputs
+        scratch = D.evaluate(kernel.workspace, env)
+        if scratch:
+            operands.append(np.empty(scratch, np.uint8))
+        table = np.array([a.ctypes.data for a in operands], np.int64)
+        started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
+        self.backends[step.placement.backend].program(started, [table[list(p.operands)] for p, _ in started]).run()
+        produced = iter(outputs)
+        return [next(produced) if o >= 0 else None for o in step.outputs]
+
+
+def _no_memory(error: MemoryError) -> ExecutionError:
+    return ExecutionError(
+        "there was not enough memory for the run",
+        found=str(error) or None,
+        remedy="Give smaller inputs, or split the batch; the model can go on running others.",
+    )
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return [_copy(v) for v in value]
+    return value
+
+
+def _detached(value: Any, arena: Arena) -> Any:
+    """``value`` with no part in the arena, whose memory will be used again."""
+    if isinstance(value, np.ndarray):
+        return value.copy() if np.may_share_memory(value, arena.buffer) else value
+    if isinstance(value, list):
+        return [_detached(v, arena) for v in value]
+    return value
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    return type(value).__name__
+
+
+def _text(shape: D.Shape) -> str:
+    return "[" + ", ".join(str(d) for d in shape) + "]"

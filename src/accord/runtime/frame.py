@@ -1,0 +1,251 @@
+"""A frame: a plan bound to one set of sizes, ready to run on some arena.
+
+Binding evaluates every size once and lays out one table with the address of each operand of each native step. A run
+then writes the addresses of the caller's arrays into the table and starts the programs; it allocates nothing but
+outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from accord.backends.protocol import Backend, Launch, NativeKernel, Phase, Program
+from accord.errors import ExecutionError, InputError
+from accord.model.limits import physical_memory
+from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, align, arrange
+from accord.plan.plan import Plan, Storage
+
+__all__ = ["Arena", "Frame", "arena_blocks"]
+
+
+class Arena:
+    """One block of aligned memory; it only grows."""
+
+    def __init__(self) -> None:
+        self._raw = np.empty(0, np.uint8)
+        self.buffer = self._raw
+        self.address = 0
+
+    def ensure(self, nbytes: int) -> None:
+        """Have room for at least ``nbytes`` bytes. What was in it is lost when it grows."""
+        if nbytes > self.buffer.nbytes:
+            self._raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+            start = -self._raw.ctypes.data % ALIGNMENT
+            self.buffer = self._raw[start : start + nbytes]
+            self.address = self.buffer.ctypes.data
+
+    def array(self, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """A view of the memory at ``offset``."""
+        return np.ndarray(shape, dtype, buffer=self.buffer, offset=offset)
+
+
+def arena_blocks(plan: Plan) -> list[Block]:
+    """The blocks that a plan needs: one for each memory class that lives in the arena."""
+    spans: dict[int, tuple[int, int]] = {}
+    for s in plan.slots:
+        if s.storage is Storage.ARENA:
+            first, last = spans.get(s.root, (s.first, s.last))
+            spans[s.root] = (min(first, s.first), max(last, s.last))
+    return [Block(root, first, last) for root, (first, last) in spans.items()]
+
+
+class Frame:
+    """See the module's text.
+
+    Attributes:
+        key: The symbols' values.
+        shapes: Shape of each static slot.
+        arena_bytes: Arena that a run needs.
+        segments: In order: a program of native steps, or the index of a step that Python runs.
+        values: For each slot the array (or other value) that Python steps see.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        key: tuple[int, ...],
+        order: Callable[[Mapping[int, int]], ArenaOrder],
+        backends: Mapping[str, Backend],
+    ) -> None:
+        self.plan = plan
+        self.key = key
+        self.shapes, step_sizes = plan.sizes(key)
+        nbytes = {
+            i: _count(self.shapes[i]) * s.dtype.itemsize
+            for i in plan.static_slots
+            if (s := plan.slots[i]).dtype is not None
+        }
+        self._refuse_negative()
+        self._offsets, self.arena_bytes = order(nbytes).offsets(nbytes)
+        self._refuse_too_large(nbytes)
+        self._base = 0
+        self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
+        self._tables: list[np.ndarray[Any, Any]] = []
+        self._table = np.zeros(0, np.int64)
+        self.segments: list[Program | int] = []
+        self._lay_out(step_sizes, backends)
+        python_slots = self._python_slots()
+        self._arena_views = [
+            (i, self._offsets[plan.slots[i].root]) for i in python_slots if plan.slots[i].storage is Storage.ARENA
+        ]
+        self._caller_views = [
+            (i, plan.slots[i].root)
+            for i in python_slots
+            if plan.slots[i].storage is Storage.OUTPUT
+            or (plan.slots[i].storage is Storage.INPUT and plan.slots[i].root != i)
+        ]
+        self._constant_views(python_slots)
+
+    def _refuse_negative(self) -> None:
+        """Sizes that an expression makes negative, such as a window that is larger than its input."""
+        for i, shape in self.shapes.items():
+            if any(d < 0 for d in shape):
+                symbols = ", ".join(f"{s} = {v}" for s, v in zip(self.plan.symbols, self.key, strict=True))
+                raise InputError(
+                    f"a size is negative for these inputs{f' ({symbols})' if symbols else ''}",
+                    value=self.plan.slots[i].name,
+                    expected=f"{[str(d) for d in self.plan.slots[i].shape or ()]} of at least 0",
+                    found=list(shape),
+                    remedy="Give larger inputs.",
+                )
+
+    def _refuse_too_large(self, nbytes: Mapping[int, int]) -> None:
+        """What no machine of this size can hold; asking for it could end the process instead of raising an error."""
+        plan = self.plan
+        outputs = sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
+        if self.arena_bytes + outputs > physical_memory():
+            largest = max(nbytes, key=lambda i: nbytes[i])
+            raise ExecutionError(
+                "the run needs more memory than there is",
+                value=plan.slots[largest].name,
+                expected=f"at most {physical_memory():,} bytes",
+                found=f"{self.arena_bytes + outputs:,} bytes; this value alone has shape {list(self.shapes[largest])}",
+                remedy="Give smaller inputs, or split the batch.",
+            )
+
+    def _constant_views(self, python_slots: Sequence[int]) -> None:
+        for i in python_slots:
+            s = self.plan.slots[i]
+            if s.storage is Storage.CONSTANT and s.root != i:
+                self.values[i] = self.values[s.root].reshape(self.shapes[i])
+
+    def _python_slots(self) -> list[int]:
+        """Slots that a Python step touches, or that are returned."""
+        plan = self.plan
+        used = set(plan.outputs)
+        for step in plan.steps:
+            if step.late or not isinstance(step.kernel, NativeKernel):
+                used.update(step.inputs)
+                used.update(step.outputs)
+                used.update(c for b in step.bodies for c in b.captured)
+        return sorted(i for i in used if i >= 0)
+
+    def _lay_out(self, step_sizes: Mapping[int, tuple[int, ...]], backends: Mapping[str, Backend]) -> None:
+        """Build the operand table and the programs."""
+        plan = self.plan
+        operands: list[int] = []  # root slot of each table entry
+        runs: list[tuple[str, list[tuple[Phase, Launch]], list[tuple[int, int]]] | int] = []
+        for index, step in enumerate(plan.steps):
+            kernel = step.kernel
+            if index not in step_sizes or not isinstance(kernel, NativeKernel):
+                if not self._is_free(index):
+                    runs.append(index)
+                continue
+            slots = [step.inputs[i] for i in kernel.reads] + [o for o in step.outputs if o >= 0]
+            if step.workspace >= 0:
+                slots.append(step.workspace)
+            last = runs[-1] if runs else None
+            if not isinstance(last, tuple) or last[0] != step.placement.backend:
+                last = (step.placement.backend, [], [])
+                runs.append(last)
+            for phase, launch in zip(kernel.phases, kernel.launches(step_sizes[index]), strict=True):
+                if not launch.tasks:
+                    continue
+                start = len(operands)
+                operands.extend(plan.slots[slots[i]].root for i in phase.operands)
+                last[1].append((phase, launch))
+                last[2].append((start, len(operands)))
+        self._table = np.zeros(len(operands), np.int64)
+        roots = np.array(operands, np.int64)
+        self._arena_entries: np.ndarray[Any, Any] = np.array(
+            [i for i, r in enumerate(operands) if plan.slots[r].storage is Storage.ARENA], np.int64
+        )
+        self._arena_offsets = np.array([self._offsets[int(r)] for r in roots[self._arena_entries]], np.int64)
+        self._entries: dict[int, np.ndarray[Any, Any]] = {}
+        for i, r in enumerate(operands):
+            storage = plan.slots[r].storage
+            if storage is Storage.CONSTANT:
+                self._table[i] = self.values[r].ctypes.data
+            elif storage in (Storage.INPUT, Storage.OUTPUT):
+                self._entries.setdefault(r, [])  # type: ignore[arg-type]
+                self._entries[r].append(i)  # type: ignore[attr-defined]
+        self._entries = {r: np.array(e, np.int64) for r, e in self._entries.items()}
+        for run in runs:
+            if isinstance(run, int):
+                self.segments.append(run)
+            else:
+                name, launches, spans = run
+                self.segments.append(backends[name].program(launches, [self._table[a:b] for a, b in spans]))
+
+    def _is_free(self, index: int) -> bool:
+        """True for a view in planned memory: nothing has to run."""
+        step = self.plan.steps[index]
+        if step.kernel is None or isinstance(step.kernel, NativeKernel) or step.placement.kernel is None:
+            return False
+        if type(step.kernel).__name__ != "ViewKernel":
+            return False
+        return all(o < 0 or self.plan.slots[o].storage is not Storage.LATE for o in step.outputs)
+
+    def attach(self, arena: Arena) -> None:
+        """Point everything that lives in the arena into ``arena``."""
+        arena.ensure(self.arena_bytes)
+        if arena.address == self._base and arena.address:
+            return
+        self._base = arena.address
+        self._table[self._arena_entries] = self._arena_offsets + arena.address
+        for i, offset in self._arena_views:
+            dtype = self.plan.slots[i].dtype
+            assert dtype is not None
+            self.values[i] = arena.array(offset, self.shapes[i], dtype)
+
+    def bind_caller(self, arrays: Mapping[int, Any]) -> None:
+        """Write the addresses of the caller's inputs and of the new outputs, by root slot."""
+        table = self._table
+        for slot, entries in self._entries.items():
+            table[entries] = arrays[slot].ctypes.data
+        for i, root in self._caller_views:
+            source = arrays.get(root)
+            self.values[i] = (
+                source if source is None or source.shape == self.shapes.get(i) else source.reshape(self.shapes[i])
+            )
+
+    def release_caller(self) -> None:
+        """Forget the caller's arrays, so that a pooled frame keeps none of them alive."""
+        for i, _ in self._caller_views:
+            self.values[i] = None
+
+
+def _count(shape: Sequence[int]) -> int:
+    n = 1
+    for d in shape:
+        n *= d
+    return n
+
+
+def order_for(plan: Plan) -> Callable[[Mapping[int, int]], ArenaOrder]:
+    """A function that arranges the arena for the first sizes it sees and keeps that order."""
+    blocks = arena_blocks(plan)
+    cached: list[ArenaOrder] = []
+
+    def order(nbytes: Mapping[int, int]) -> ArenaOrder:
+        if not cached:
+            cached.append(arrange(blocks, dict(nbytes)))
+        return cached[0]
+
+    return order
+
+
+__all__ += ["align", "order_for"]

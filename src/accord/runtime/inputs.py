@@ -1,0 +1,133 @@
+"""The caller's arrays: matched to the model's inputs, checked, and passed on without a copy where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from accord.errors import InputError
+from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact
+from accord.plan.plan import Plan
+
+__all__ = ["as_array", "match_inputs"]
+
+
+def match_inputs(plan: Plan, count: int, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """The arrays in the plan's order.
+
+    Args:
+        plan: The plan.
+        count: Number of the model's inputs.
+        args: By position.
+        named: By name.
+
+    Raises:
+        InputError: missing, extra or doubled inputs, or one that does not fit.
+    """
+    names = [plan.slots[i].name for i in plan.inputs[:count]]
+    if len(args) > count:
+        raise InputError("too many inputs", expected=f"{count}: {', '.join(names)}", found=len(args))
+    unknown = [n for n in named if n not in names]
+    if unknown:
+        raise InputError(
+            f"the model has no input {', '.join(map(repr, unknown))}",
+            expected=", ".join(names) or "no inputs",
+            remedy="Use the names of Model.inputs.",
+        )
+    doubled = [n for n in names[: len(args)] if n in named]
+    if doubled:
+        raise InputError("given by position and by name", value=doubled[0])
+    given = dict(zip(names, args, strict=False)) | dict(named)
+    values: list[Any] = []
+    for i, name in zip(plan.inputs[:count], names, strict=True):
+        fact = plan.slots[i].fact
+        if name not in given:
+            if i in plan.defaults:
+                values.append(plan.defaults[i])
+                continue
+            if isinstance(fact, OptionalFact):
+                values.append(None)
+                continue
+            missing = [n for n, s in zip(names, plan.inputs, strict=False) if n not in given and s not in plan.defaults]
+            raise InputError(
+                f"missing input {', '.join(map(repr, missing))}",
+                expected=", ".join(names),
+                found=", ".join(given) or "no inputs",
+            )
+        values.append(_convert(name, fact, given[name]))
+    return values
+
+
+def _convert(name: str, fact: Fact, value: Any) -> Any:
+    if isinstance(fact, TensorFact):
+        return _tensor(name, fact, value)
+    if isinstance(fact, SequenceFact):
+        if not isinstance(value, (list, tuple)):
+            raise InputError(
+                "a sequence is needed", value=name, expected="a list of arrays", found=type(value).__name__
+            )
+        element = fact.element
+        return [_convert(f"{name}[{i}]", element, v) if element is not None else v for i, v in enumerate(value)]
+    if isinstance(fact, OptionalFact):
+        return None if value is None else value if fact.element is None else _convert(name, fact.element, value)
+    return value
+
+
+def _tensor(name: str, fact: TensorFact, value: Any) -> np.ndarray[Any, Any]:
+    wanted = fact.dtype.numpy() if fact.dtype is not None else None
+    text = fact.dtype is not None and fact.dtype.name == "STRING"
+    array = as_array(name, value, np.dtype(object) if text else wanted)
+    if text:
+        return _strings(name, array)
+    if wanted is not None and array.dtype != wanted:
+        if array.dtype.newbyteorder("=") == wanted:
+            array = array.astype(wanted)  # the same numbers in the other byte order
+        else:
+            raise InputError(
+                "wrong dtype",
+                value=name,
+                expected=str(np.dtype(wanted)),
+                found=str(array.dtype),
+                remedy=f"Convert it: array.astype('{np.dtype(wanted)}').",
+            )
+    return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+
+
+def as_array(name: str, value: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
+    """``value`` as an array: as it is, through DLPack, through the buffer protocol, or from Python numbers.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if value is None:
+        raise InputError("None was given for a tensor", value=name, expected="an array")
+    try:
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        if hasattr(value, "__array__") or isinstance(value, (memoryview, bytearray, bytes)):
+            return np.asarray(value)
+        return np.asarray(value, dtype=dtype)
+    except (TypeError, ValueError, BufferError, RuntimeError, OverflowError) as error:
+        raise InputError(
+            f"cannot be read as an array: {error}",
+            value=name,
+            expected="a NumPy array, or anything with DLPack or the buffer protocol, on the host",
+            found=type(value).__name__,
+        ) from error
+
+
+def _strings(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.dtype.kind in "US":
+        array = array.astype(object)
+    if array.dtype != object:
+        raise InputError("wrong dtype", value=name, expected="strings", found=str(array.dtype))
+    out = np.empty(array.shape, object)
+    for i, item in enumerate(array.reshape(-1)):
+        if not isinstance(item, (str, bytes)):
+            raise InputError("wrong dtype", value=name, expected="strings", found=type(item).__name__)
+        out.reshape(-1)[i] = item.decode("utf-8", "replace") if isinstance(item, bytes) else item
+    return out

@@ -1,0 +1,233 @@
+"""Model: a compiled model that is called with arrays and returns arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from accord.errors import InputError
+from accord.ir.dims import DimLike
+from accord.ir.facts import Fact, TensorFact
+from accord.runtime.executor import Executor
+from accord.runtime.inputs import match_inputs
+from accord.runtime.pipeline import Compiled, Options, StageHook, compile_model, disabled_tuple
+
+__all__ = ["Model", "Outputs", "ValueInfo", "load"]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueInfo:
+    """An input or output of a model.
+
+    Attributes:
+        name: Its name.
+        dtype: ONNX name of the element type in lower case ("float", "int64", "string" ...), or what it is instead.
+        shape: One entry an axis, an integer or the text of a symbolic size; None if the rank is unknown.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...] | None
+
+    def __str__(self) -> str:
+        shape = "?" if self.shape is None else "×".join(str(d) for d in self.shape)
+        return f"{self.name}: {self.dtype}[{shape}]"
+
+
+class Outputs(tuple[Any, ...]):
+    """The outputs of a run, in the model's order; ``outputs["name"]`` finds one by name."""
+
+    names: tuple[str, ...]
+
+    def __new__(cls, values: Sequence[Any], names: tuple[str, ...]) -> Outputs:
+        """Outputs ``values`` called ``names``."""
+        made = super().__new__(cls, values)
+        made.names = names
+        return made
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            if key not in self.names:
+                raise KeyError(f"no output '{key}'; there are {', '.join(self.names)}")
+            return super().__getitem__(self.names.index(key))
+        return super().__getitem__(key)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Pairs of name and value."""
+        return zip(self.names, self, strict=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Outputs, (tuple(self), self.names))
+
+
+class Model:
+    """A compiled model. Call it with arrays, by position or by name; several threads may do so at once.
+
+    Made by :func:`accord.load`.
+
+    Attributes:
+        inputs: What it takes.
+        outputs: What it returns.
+        compiled: Graph, plan, patches and reasons, for ``explain``.
+    """
+
+    def __init__(self, source: Any, options: Options, *, on_stage: StageHook | None = None) -> None:
+        self.options = options
+        self.compiled: Compiled = compile_model(source, options, on_stage=on_stage)
+        plan = self.compiled.plan
+        self._count = len(plan.inputs)
+        self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].fact) for i in plan.inputs)
+        names = [v.name or f"output{k}" for k, v in enumerate(self.compiled.model.graph.outputs)]
+        self.outputs = tuple(_info(n, plan.slots[i].fact) for n, i in zip(names, plan.outputs, strict=True))
+        self._names = tuple(names)
+        self._executor = Executor(plan, self.compiled.backends, self.compiled.device)
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **named: Any) -> Outputs:
+        """Run the model.
+
+        Args:
+            args: Inputs by position: NumPy arrays, or anything with DLPack or the buffer protocol. A single dictionary
+                gives them by name (for names that are no Python identifiers).
+            named: Inputs by name.
+
+        Returns:
+            The outputs, NumPy arrays of the model's dtypes that belong to the caller.
+
+        Raises:
+            InputError: an input is missing, unknown, or of the wrong dtype, rank or size.
+            ExecutionError: a kernel failed.
+        """
+        if len(args) == 1 and isinstance(args[0], Mapping) and not named:
+            named, args = dict(args[0]), ()
+        values = match_inputs(self.compiled.plan, self._count, args, named)
+        return Outputs(self._executor.run(values), self._names)
+
+    run = __call__
+
+    def run_into(self, named: Mapping[str, Any], into: Mapping[str, np.ndarray[Any, Any]]) -> Outputs:
+        """Run the model with outputs in the caller's memory, without a copy where the plan allows it.
+
+        Args:
+            named: Inputs by name.
+            into: By name of the output, the array that shall hold it.
+
+        Returns:
+            All outputs; those in ``into`` are the arrays given.
+
+        Raises:
+            InputError: no such output, or an array of another dtype or shape; or as for a call.
+        """
+        values = match_inputs(self.compiled.plan, self._count, (), named)
+        unknown = [n for n in into if n not in self._names]
+        if unknown:
+            raise InputError(f"the model has no output '{unknown[0]}'", expected=", ".join(self._names))
+        given = {self._names.index(n): array for n, array in into.items()}
+        arrays = [v for v in values if isinstance(v, np.ndarray)]
+        direct = {k: a for k, a in given.items() if self._is_direct(k, a, arrays)}
+        results = self._executor.run(values, into=direct)
+        for k, target in given.items():
+            produced = results[k]
+            if not isinstance(produced, np.ndarray) or (produced.shape, produced.dtype) != (target.shape, target.dtype):
+                raise InputError(
+                    "the array given for an output does not fit it",
+                    value=self._names[k],
+                    expected=_describe(produced),
+                    found=_describe(target),
+                )
+            if produced.ctypes.data != target.ctypes.data:
+                np.copyto(target, produced)
+            results[k] = target
+        return Outputs(results, self._names)
+
+    def _is_direct(self, k: int, array: np.ndarray[Any, Any], inputs: Sequence[np.ndarray[Any, Any]]) -> bool:
+        """True if a run may write output ``k`` to ``array`` at once: nothing that it still reads is there."""
+        return (
+            array.dtype == self.compiled.plan.slots[self.compiled.plan.outputs[k]].dtype
+            and array.flags.c_contiguous
+            and array.flags.aligned
+            and array.flags.writeable
+            and not any(np.may_share_memory(array, other) for other in inputs)
+        )
+
+    def trim(self) -> int:
+        """Give memory that no run uses back to the system; returns the number of bytes."""
+        return self._executor.trim()
+
+    def memory(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Memory that a run with inputs of these shapes needs, without running.
+
+        Args:
+            shapes: By input name; only inputs with symbolic sizes need one.
+
+        Returns:
+            Bytes: "arena" (the planned peak of intermediate values), "unshared" (one buffer for each value),
+            "constants".
+
+        Raises:
+            InputError: a size stays unknown.
+        """
+        plan = self.compiled.plan
+        probes = []
+        for i in plan.inputs:
+            slot = plan.slots[i]
+            declared = slot.shape or ()
+            shape = shapes.get(slot.name, [d for d in declared if isinstance(d, int)])
+            if len(shape) != len(declared):
+                raise InputError("its shape is needed", value=slot.name, expected=f"{len(declared)} sizes")
+            probes.append(np.broadcast_to(np.zeros((), slot.dtype), tuple(shape)))
+        env = self._executor._solve(probes, None)
+        frame, arena = self._executor.memory(env)
+        unshared = 0
+        for i, s in enumerate(plan.slots):
+            if i in frame.shapes and s.first >= 0 and s.dtype is not None:
+                unshared += int(np.prod(frame.shapes[i], dtype=np.int64)) * s.dtype.itemsize
+        return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
+
+
+def _info(name: str, fact: Fact) -> ValueInfo:
+    if isinstance(fact, TensorFact):
+        dtype = fact.dtype.name.lower() if fact.dtype is not None else "unknown"
+        shape = None if fact.shape is None else tuple(_size(d) for d in fact.shape)
+        return ValueInfo(name, dtype, shape)
+    return ValueInfo(name, str(fact), None)
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def _size(d: DimLike) -> int | str:
+    return d if isinstance(d, int) else str(d)
+
+
+def load(
+    model: Any,
+    *,
+    device: str = "cpu",
+    level: int = 3,
+    disabled_rules: Collection[str] | str = (),
+    strict: bool = False,
+    threads: int | None = None,
+) -> Model:
+    """Compile a model for running.
+
+    Args:
+        model: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model`` or a binary file object.
+        device: "cpu", "null" (plans, runs nothing), or what an installed backend serves.
+        level: 0 rewrites nothing, 1 removes what is redundant, 2 fuses, 3 also chooses layouts.
+        disabled_rules: Names of rewrite rules that must not run.
+        strict: A node that only the reference backend can run is an error.
+        threads: Threads for one run; None: as many as the process may use.
+
+    Raises:
+        ModelError: the file or the graph is wrong.
+        UnsupportedError: nothing can run it.
+        BackendError: no backend serves the device.
+    """
+    options = Options(device, level, disabled_tuple(disabled_rules), strict, threads)
+    return Model(model, options)

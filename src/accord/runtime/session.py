@@ -1,0 +1,387 @@
+"""InferenceSession: ONNX Runtime's Python interface on an Accord model, so that existing code changes one import.
+
+Differences are on the strict side: what ONNX Runtime ignores or finds only while running (unknown names in a binding,
+a size on which two inputs do not agree) is an error here, of the types in :mod:`accord.errors`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from accord.errors import AccordError, ExecutionError, InputError
+from accord.ir.infer import Analyzer
+from accord.passes.phases import rule_names
+from accord.placement.placer import Placement
+from accord.plan.plan import Plan
+from accord.runtime.io_binding import IOBinding
+from accord.runtime.model import Model
+from accord.runtime.ort_value import OrtValue
+from accord.runtime.overrides import with_overrides
+from accord.runtime.pipeline import STAGES, Options
+from accord.runtime.providers import LOGGER, resolve_providers
+from accord.runtime.save import save_stage
+from accord.runtime.session_options import RunOptions, SessionOptions
+from accord.runtime.signature import ModelMetadata, NodeArg, Signature
+
+__all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]
+
+#: ONNX Runtime's number of a warning; messages below a session's severity level are not logged.
+_WARNING = 2
+
+
+class InferenceSession:
+    """A model ready to run. Several threads may run one session at the same time.
+
+    Args:
+        path_or_bytes: Path of an ONNX file, its bytes, or what else :func:`accord.load` takes.
+        sess_options: Options; None for the defaults.
+        providers: Where to run, the most wanted first: names or (name, options) pairs. What no backend serves is
+            skipped with a warning.
+        provider_options: Options by provider, where ``providers`` has names only.
+        **kwargs: ``disabled_optimizers`` (names of rewrite rules that must not run), ``enable_fallback`` (False: no
+            CPU instead of missing providers).
+
+    Raises:
+        ModelError: the model is wrong.
+        UnsupportedError: nothing can run it.
+        InputError: wrong options.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if sess_options is not None and not isinstance(sess_options, SessionOptions):
+            raise InputError("wrong 'sess_options'", expected="SessionOptions", found=type(sess_options).__name__)
+        self._start = time.time_ns()
+        self._source = path_or_bytes
+        self._options = sess_options if sess_options is not None else SessionOptions()
+        self._disabled = _known_rules(kwargs.pop("disabled_optimizers", None) or ())
+        self._fallback = bool(kwargs.pop("enable_fallback", True))
+        kwargs.pop("read_config_from_model", None)
+        if kwargs:
+            warnings.warn(f"InferenceSession ignores {', '.join(sorted(kwargs))}", stacklevel=2)
+        self._pool: ThreadPoolExecutor | None = None
+        self._events: list[dict[str, Any]] | None = [] if self._options.enable_profiling else None
+        if providers is None and self._options.has_providers():
+            providers = list(self._options.providers)
+        self._compile(providers, provider_options)
+
+    def _compile(self, providers: Any, provider_options: Any) -> None:
+        """Compile for the providers; where that fails, what was there before stays in use."""
+        options = self._options
+        chosen, device = resolve_providers(providers, provider_options, fallback=self._fallback)
+        source = with_overrides(self._source, options) if options.dimensions or options.initializers else self._source
+        signature = Signature()
+
+        def on_stage(stage: str, model: ir.Model, analyzer: Analyzer | None) -> None:
+            if stage == STAGES[0]:
+                signature.read(model)
+            if stage == STAGES[-1] and options.optimized_model_filepath:
+                save_stage(model, analyzer, options.optimized_model_filepath)
+
+        pipeline = Options(
+            device=device,
+            level=options.graph_optimization_level.level,
+            disabled_rules=self._disabled,
+            strict=options.strict,
+            threads=options.intra_op_num_threads or None,
+        )
+        with self._timed("session_initialization", "Session"):
+            model = Model(source, pipeline, on_stage=on_stage)
+        signature.complete(model)
+        self._providers, self._signature, self._model = chosen, signature, model
+        self._positions = {a.name: i for i, a in enumerate(signature.outputs)}
+        self._report_fallbacks()
+
+    def _report_fallbacks(self) -> None:
+        placements = [p for p in _placements(self._model.compiled.plan) if p.fallback]
+        if placements and self._options.log_severity_level <= _WARNING:
+            counts = Counter(p.op for p in placements).most_common()
+            LOGGER.warning(
+                "%s%d nodes run on the slow backend '%s': %s",
+                f"[{self._options.logid}] " if self._options.logid else "",
+                len(placements),
+                placements[0].backend,
+                ", ".join(f"{op} ×{n}" for op, n in counts),
+            )
+
+    # what the model takes and says
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that a run needs."""
+        return list(self._signature.inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs, in the model's order."""
+        return list(self._signature.outputs)
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The inputs that have a default."""
+        return list(self._signature.optional)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model file says of itself."""
+        return self._signature.metadata
+
+    def get_session_options(self) -> SessionOptions:
+        """The options that the session was made with."""
+        return self._options
+
+    # providers
+
+    def get_providers(self) -> list[str]:
+        """The providers in use."""
+        return list(self._providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options given for each provider in use."""
+        return {name: dict(options) for name, options in self._providers.items()}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
+    ) -> None:
+        """Compile the model again for other providers.
+
+        Raises:
+            InputError: arguments of another form.
+            BackendError: none is available and falling back is disabled.
+        """
+        self._compile(providers, provider_options)
+
+    def disable_fallback(self) -> None:
+        """Make it an error when :meth:`set_providers` finds none of the providers."""
+        self._fallback = False
+
+    def enable_fallback(self) -> None:
+        """Let :meth:`set_providers` use the CPU when it finds none of the providers."""
+        self._fallback = True
+
+    # running
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """Run the model.
+
+        Args:
+            output_names: The outputs to return, in this order; None or empty for all.
+            input_feed: Inputs by name: arrays, numbers in lists, :class:`OrtValue`; lists for sequences.
+            run_options: Options of this run.
+
+        Returns:
+            Arrays; lists for sequences and dictionaries for maps.
+
+        Raises:
+            InputError: an input is missing, unknown, or of the wrong dtype, rank or size; or no such output.
+            ExecutionError: a kernel failed, or the options ask to terminate.
+        """
+        positions = self._chosen(output_names)
+        outputs = self._run(_feed(input_feed), run_options)
+        return [outputs[i] for i in positions]
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """As :meth:`run`, from values to values."""
+        return [OrtValue(v) for v in self.run(output_names, input_dict_ort_values, run_options)]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Start a run in another thread and return at once.
+
+        Args:
+            output_names: As in :meth:`run`.
+            input_feed: As in :meth:`run`; not changed by the caller until ``callback`` was called.
+            callback: Called in that thread with the outputs, ``user_data`` and "", or with an empty list,
+                ``user_data`` and the error's text.
+            user_data: Anything.
+            run_options: As in :meth:`run`.
+
+        Raises:
+            InputError: an input is missing, or no such output.
+        """
+        positions = self._chosen(output_names)
+        feed = _feed(input_feed)
+        missing = [a.name for a in self._signature.inputs if a.name not in feed and not a.type.startswith("optional")]
+        if missing:
+            raise InputError(f"missing input {', '.join(map(repr, missing))}", found=", ".join(feed) or "no inputs")
+
+        def work() -> None:
+            try:
+                outputs = self._run(feed, run_options)
+            except AccordError as error:
+                callback([], user_data, str(error))
+            else:
+                callback([outputs[i] for i in positions], user_data, "")
+
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(thread_name_prefix="accord-session")
+        self._pool.submit(work).add_done_callback(_log_failure)
+
+    def io_binding(self) -> IOBinding:
+        """A new binding of inputs and outputs to memory."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """Run with bound inputs and outputs; the results are then in the bound memory and in ``iobinding``.
+
+        Raises:
+            InputError: no output is bound, an input is not bound, or memory of the wrong dtype or shape.
+            ExecutionError: a kernel failed, or the options ask to terminate.
+        """
+        wanted = iobinding.outputs
+        if not wanted:
+            raise InputError("no output is bound", remedy="Call bind_output for at least one output.")
+        into = {name: array for name, array in wanted.items() if array is not None}
+        outputs = self._run(iobinding.inputs, run_options, into)
+        iobinding.set_results([outputs[self._positions[name]] for name in wanted])
+
+    def _chosen(self, names: Sequence[str] | None) -> list[int]:
+        """Numbers of the outputs called ``names``."""
+        if names is None or (not isinstance(names, str) and len(names) == 0):
+            return list(range(len(self._positions)))
+        if isinstance(names, str):
+            raise InputError("output names are given as a list", found=repr(names), remedy=f"Write [{names!r}].")
+        unknown = [n for n in names if n not in self._positions]
+        if unknown:
+            raise InputError(f"the model has no output '{unknown[0]}'", expected=", ".join(self._positions))
+        return [self._positions[n] for n in names]
+
+    def _run(
+        self,
+        feed: Mapping[str, Any],
+        run_options: RunOptions | None,
+        into: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    ) -> Sequence[Any]:
+        if run_options is not None and run_options.terminate:
+            raise ExecutionError("the run was terminated", remedy="Set RunOptions.terminate to False.")
+        with self._timed("model_run", "Session"):
+            return self._model.run_into(feed, into) if into else self._model(feed)
+
+    # profiling
+
+    def _timed(self, name: str, category: str) -> _Timer:
+        return _Timer(self._events, self._start, name, category)
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, in nanoseconds since 1970; 0 if it is off."""
+        return 0 if self._events is None else self._start
+
+    def end_profiling(self) -> str:
+        """Stop profiling and write the events as a Chrome trace.
+
+        Returns:
+            The file's name; "" if profiling was off.
+
+        Raises:
+            AccordError: the file cannot be written.
+        """
+        if self._events is None:
+            return ""
+        events, self._events = self._events, None
+        stages = self._model.compiled.seconds
+        start = next((e["ts"] for e in events if e["name"] == "session_initialization"), 0)
+        for stage, seconds in stages.items():
+            duration = round(seconds * 1e6)
+            events.append(_event(f"stage_{stage}", "Session", start, duration))
+            start += duration
+        stamp = datetime.fromtimestamp(self._start / 1e9).strftime("%Y-%m-%d_%H-%M-%S_%f")
+        path = Path(f"{self._options.profile_file_prefix.rstrip('_')}_{stamp}.json")
+        try:
+            path.write_text(json.dumps(sorted(events, key=lambda e: int(e["ts"]))), encoding="utf-8")
+        except OSError as error:
+            raise AccordError(f"cannot write the profile '{path}': {error.strerror}") from error
+        return str(path)
+
+
+class _Timer:
+    """Appends one event to a list, if there is a list."""
+
+    def __init__(self, events: list[dict[str, Any]] | None, start: int, name: str, category: str) -> None:
+        self._events = events
+        self._start = start
+        self._name = name
+        self._category = category
+
+    def __enter__(self) -> None:
+        self._began = time.time_ns() if self._events is not None else 0
+
+    def __exit__(self, *_: object) -> None:
+        if self._events is not None:
+            duration = (time.time_ns() - self._began) // 1000
+            self._events.append(_event(self._name, self._category, (self._began - self._start) // 1000, duration))
+
+
+def _event(name: str, category: str, start: int, duration: int) -> dict[str, Any]:
+    """A complete event of the Chrome trace format; times in microseconds."""
+    return {
+        "cat": category,
+        "pid": os.getpid(),
+        "tid": threading.get_native_id(),
+        "dur": duration,
+        "ts": start,
+        "ph": "X",
+        "name": name,
+        "args": {},
+    }
+
+
+def _feed(feed: Any) -> dict[str, Any]:
+    if not isinstance(feed, Mapping):
+        raise InputError("inputs are given by name", expected="a dictionary", found=type(feed).__name__)
+    return {name: value.value if isinstance(value, OrtValue) else value for name, value in feed.items()}
+
+
+def _log_failure(future: Any) -> None:
+    error = future.exception()
+    if error is not None:  # raised by the caller's callback, which nobody else would hear of
+        LOGGER.error("the callback of run_async failed", exc_info=error)
+
+
+def _known_rules(names: Collection[str] | str) -> tuple[str, ...]:
+    given = (names,) if isinstance(names, str) else tuple(names)
+    known = set(rule_names())
+    unknown = [n for n in given if n not in known]
+    if unknown:
+        warnings.warn(
+            f"disabled_optimizers: Accord has no rule {', '.join(unknown)}; there are {', '.join(sorted(known))}",
+            stacklevel=3,
+        )
+    return tuple(n for n in given if n in known)
+
+
+def _placements(plan: Plan) -> Iterator[Placement]:
+    for step in plan.steps:
+        yield step.placement
+        for body in step.bodies:
+            yield from _placements(body.plan)

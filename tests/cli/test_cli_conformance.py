@@ -1,0 +1,73 @@
+"""accord conformance, on a few cases of each suite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cli_harness import call, data
+
+from accord.cli.conformance import _compare_distributions
+from accord.cli.suites import load_suite
+
+
+@pytest.mark.parametrize(
+    ("suite", "pattern", "count"),
+    [
+        ("node", "^(add|abs|bernoulli)$", 3),
+        ("simple", "^(sign_model|shrink)$", 2),
+        ("pytorch-converted", "^Linear$", 1),
+        ("pytorch-operator", "^operator_add_broadcast$", 1),
+        ("light", "squeezenet", 1),
+    ],
+)
+def test_suites(suite: str, pattern: str, count: int) -> None:
+    found = data("conformance", "--suite", suite, "--filter", pattern)
+    totals = found["suites"][suite]
+    assert (totals["passed"], totals["failed"]) == (count, 0)
+    assert sum(totals["steps"].values()) >= count
+    assert found["failures"] == []
+
+
+def test_random_operators_are_judged_by_distribution() -> None:
+    found = data("conformance", "--suite", "node", "--filter", "^bernoulli$")
+    assert found["random"] == ["bernoulli"]
+    assert "judged by distribution: 1 case: bernoulli" in call("conformance", "--filter", "^bernoulli$").stdout
+
+
+def test_failures_are_listed() -> None:
+    result = call("conformance", "--suite", "node", "--filter", "^strnormalizer_nostopwords_nochangecase$", "--strict")
+    assert result.exit_code == 1
+    assert "FallbackError" in result.stdout
+
+
+def test_wrong_use() -> None:
+    for arguments, message in (
+        (["--suite", "nodes"], "Invalid value for '--suite'"),
+        (["--filter", "("], "not a regular expression"),
+        (["--suite", "simple", "--filter", "zzz"], "no case of simple matches 'zzz'"),
+    ):
+        result = call("conformance", *arguments)
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+def test_every_case_of_the_small_suites_has_data() -> None:
+    for suite in ("simple", "pytorch-converted", "pytorch-operator"):
+        cases = load_suite(suite)
+        assert len(cases) > 20
+        for case in cases[:5]:
+            model = case.model()
+            for inputs, outputs in case.data(model):
+                assert len(inputs) <= len(model.graph.input)
+                assert len(outputs) == len(model.graph.output)
+
+
+def test_distributions() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.random(2000), rng.random(2000)
+    _compare_distributions([a, np.zeros((0, 2))], [b, np.zeros((0, 2))])
+    for wrong in (b + 0.2, b.astype(np.float32), b[:-1]):
+        with pytest.raises(AssertionError):
+            _compare_distributions([a], [wrong])
+    with pytest.raises(AssertionError):
+        _compare_distributions([a], [])

@@ -1,0 +1,126 @@
+"""One mutant: loaded, compiled and run on generated inputs. The only outcomes allowed are outputs and our own errors."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from accord.errors import AccordError
+from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact
+
+STAGES = ("load", "compile", "run")
+#: Elements of an input that is still generated.
+MAX_ELEMENTS = 100_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant.
+
+    Attributes:
+        kind: "ok", "error" (one of ours), "skipped" (inputs too large to generate), "bug", "memory", "hang" or "crash".
+        what: Type of the exception.
+        where: Last line of our own in its traceback.
+        message: Its text.
+        stage: How far it came.
+    """
+
+    kind: str
+    what: str = ""
+    where: str = ""
+    message: str = ""
+    stage: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.kind in ("bug", "memory", "hang", "crash")
+
+
+class TooLarge(Exception):
+    """An input that is not worth generating."""
+
+
+def trial(data: bytes, stage: str = "run", *, reference: bool = False) -> Outcome:
+    """Load ``data``, and by ``stage`` compile and run it."""
+    from accord.model.load import load_model
+    from accord.runtime.model import Model
+    from accord.runtime.pipeline import Options
+
+    at = "load"
+    try:
+        load_model(data)
+        if stage == "load":
+            return Outcome("ok", stage=at)
+        at = "compile"
+        model = Model(data, Options(reference=reference))
+        if stage == "compile":
+            return Outcome("ok", stage=at)
+        at = "run"
+        plan = model.compiled.plan
+        model(*inputs([plan.slots[i].fact for i in plan.inputs], zlib.crc32(data)))
+        return Outcome("ok", stage=at)
+    except TooLarge:
+        return Outcome("skipped", stage=at)
+    except AccordError as error:
+        text = str(error)
+        assert error.message
+        assert str(pickle.loads(pickle.dumps(error))) == text
+        return Outcome("error", type(error).__name__, message=text[:300], stage=at)
+    except MemoryError as error:
+        return Outcome("memory", "MemoryError", _place(error), str(error)[:300], at)
+    except Exception as error:  # noqa: BLE001  finding these is what this is for
+        return Outcome("bug", type(error).__name__, _place(error), str(error)[:300], at)
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "/accord/" in f.filename] or frames
+    last = own[-1]
+    return f"{'/'.join(Path(last.filename).parts[-3:])}:{last.lineno} {last.name}"
+
+
+def inputs(facts: list[Fact], seed: int) -> list:
+    """A value for each fact; one size for each symbol."""
+    rng = np.random.default_rng(seed)
+    sizes: dict[str, int] = {}
+    return [_value(fact, rng, sizes) for fact in facts]
+
+
+def _value(fact: Fact, rng: np.random.Generator, sizes: dict[str, int]):
+    if isinstance(fact, SequenceFact):
+        if fact.element is None:
+            raise TooLarge
+        return [_value(fact.element, rng, sizes) for _ in range(2)]
+    if isinstance(fact, OptionalFact):
+        return None if fact.element is None or rng.random() < 0.3 else _value(fact.element, rng, sizes)
+    if not isinstance(fact, TensorFact):
+        raise TooLarge
+    shape = []
+    for d in fact.shape if fact.shape is not None else (2,) * int(rng.integers(0, 4)):
+        shape.append(d if isinstance(d, int) else sizes.setdefault(str(d), int(rng.integers(1, 5))))
+    count = 1
+    for d in shape:
+        count *= max(d, 1)
+    if count > MAX_ELEMENTS:
+        raise TooLarge
+    return _array(fact.dtype or ir.DataType.FLOAT, shape, rng)
+
+
+def _array(dtype: ir.DataType, shape: list[int], rng: np.random.Generator) -> np.ndarray:
+    if dtype == ir.DataType.STRING:
+        out = np.empty(shape, object)
+        out[...] = rng.choice(["a", "b c", "", "ä"])
+        return out
+    if dtype == ir.DataType.BOOL:
+        return rng.integers(0, 2, shape).astype(bool)
+    target = np.dtype(dtype.numpy())
+    if dtype.is_integer():
+        low = -3 if dtype.is_signed() and rng.random() < 0.5 else 0
+        return rng.integers(low, 4, shape).astype(np.int32).astype(target)
+    return rng.standard_normal(shape).astype(np.float32).astype(target)
