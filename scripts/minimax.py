@@ -1,11 +1,11 @@
 """Minimax coefficients for the functions of ``accord.expr``.
 
-``python scripts/minimax.py NAME ...`` prints the coefficients of the named fits, lowest power first, and the greatest
-weighted error that remains after they were rounded to their type. Without names it lists the fits.
+``python scripts/minimax.py > src/accord/expr/functions/tables.py`` computes all of them again, in ten seconds; with
+names of tables as arguments only those are printed.
 
-Method: Remez exchange on ``w(x) * (f(x) - P(x) / Q(x))`` in 60-digit arithmetic (E. W. Cheney, "Introduction to
-Approximation Theory", chapter 5). A coefficient is rounded to its type, then the remaining ones are fitted again, so
-that they absorb its rounding.
+Method: Remez exchange on ``w(x) * (f(x) - P(x))`` in 60-digit arithmetic (E. W. Cheney, "Introduction to Approximation
+Theory", chapter 3). The coefficients are then rounded to their type one after the other; those that remain make up for
+the rounding.
 """
 
 from __future__ import annotations
@@ -23,25 +23,30 @@ Function = Callable[[mp.mpf], mp.mpf]
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """One approximation ``f(x) ~ P(x) / Q(x)``.
+    """One approximation ``f(x) ~ sum(c[k] * x**(step * k))``.
 
     Attributes:
         function: What is approximated.
         low: Start of the interval.
         high: End of the interval.
-        powers: Exponents of x in P.
-        below: Exponents of x in Q, besides the constant term 1; empty for a polynomial.
-        weight: Of the error, not negative.
+        terms: Number of coefficients.
+        weight: Of the error, not negative: makes it relative to what the polynomial is used for.
+        step: 2 for a polynomial in the square of x.
         bits: Precision of the coefficients: 24 or 53.
     """
 
     function: Function
     low: float
     high: float
-    powers: Sequence[int]
-    below: Sequence[int] = ()
-    weight: Function = lambda _: mp.mpf(1)
+    terms: int
+    weight: Function
+    step: int = 1
     bits: int = 24
+
+    @property
+    def powers(self) -> range:
+        """Exponents of x."""
+        return range(0, self.step * self.terms, self.step)
 
 
 def rounded(x: mp.mpf, bits: int) -> float:
@@ -89,26 +94,20 @@ def _refined(grid: Sequence[mp.mpf], i: int, error: Function) -> mp.mpf:
 
 
 class Polynomial:
-    """The exchange for P when Q is given: ``f Q ~ P`` with weight ``w / Q``."""
+    """The exchange for one fit."""
 
-    def __init__(self, fit: Fit, q: dict[int, mp.mpf]) -> None:
+    def __init__(self, fit: Fit) -> None:
         self.fit = fit
-        self.q = q
         self.p: dict[int, mp.mpf] = {}
-        self.grid = [mp.mpf(fit.low), *chebyshev(fit, 24 * len(fit.powers) + 101), mp.mpf(fit.high)]
-        self.values = [self._target(x) for x in self.grid]
-
-    def _target(self, x: mp.mpf) -> tuple[mp.mpf, mp.mpf]:
-        below = evaluate(self.q, x)
-        return self.fit.function(x) * below, self.fit.weight(x) / below
+        self.grid = [mp.mpf(fit.low), *chebyshev(fit, 24 * fit.terms + 101), mp.mpf(fit.high)]
+        self.values = [(fit.function(x), fit.weight(x)) for x in self.grid]
 
     def _error(self, x: mp.mpf) -> mp.mpf:
-        f, w = self._target(x)
-        return w * (f - evaluate(self.p, x))
+        return self.fit.weight(x) * (self.fit.function(x) - evaluate(self.p, x))
 
     def run(self) -> mp.mpf:
         """Fit the coefficients; gives the greatest weighted error."""
-        n = len(self.fit.powers) + 1
+        n = self.fit.terms + 1
         points = chebyshev(self.fit, n)
         for _ in range(40):
             level = self._solve(points)
@@ -127,7 +126,7 @@ class Polynomial:
         n = len(points)
         a, b = mp.matrix(n, n), mp.matrix(n, 1)
         for i, x in enumerate(points):
-            f, w = self._target(x)
+            f, w = self.fit.function(x), self.fit.weight(x)
             for j, k in enumerate(self.fit.powers):
                 a[i, j] = w * x**k
             a[i, n - 1] = (-1) ** i
@@ -156,90 +155,188 @@ class Polynomial:
         return max(map(abs, self._errors()))
 
 
-def denominator(fit: Fit) -> dict[int, mp.mpf]:
-    """Q of the best ratio.
-
-    On fixed points ``w (f Q - P) = +-e Q`` is an eigenvalue problem for e once P is eliminated; the right solution is
-    the one whose Q has no zero in the interval (C. B. Dunham, "Choice of basis for Chebyshev approximation", 1982).
-    """
-    powers, below = list(fit.powers), [0, *fit.below]
-    n = len(powers) + len(below)
-    points = chebyshev(fit, n)
-    grid = [mp.mpf(fit.low), *chebyshev(fit, 24 * n + 101), mp.mpf(fit.high)]
-    q: dict[int, mp.mpf] = {}
-    for _ in range(25):
-        known = [(x, fit.function(x), fit.weight(x)) for x in points]
-        left = mp.matrix([[w * x**k for k in powers] for x, _, w in known])
-        full, _ = mp.qr(left, mode="full")
-        null = full[:, len(powers) : n].T
-        m1 = null * mp.matrix([[w * f * x**k for k in below] for x, f, w in known])
-        m2 = null * mp.matrix([[(-1) ** i * x**k for k in below] for i, (x, _, _) in enumerate(known)])
-        levels, vectors = mp.eig(m2**-1 * m1)
-        chosen = None
-        for j, level in enumerate(levels):
-            if abs(mp.im(level)) > abs(level) * mp.mpf(10) ** -20 or not mp.re(vectors[0, j]):
-                continue
-            trial = {k: mp.re(vectors[i, j] / vectors[0, j]) for i, k in enumerate(below)}
-            if all(evaluate(trial, x) > 0 for x in grid) and (chosen is None or abs(level) < abs(chosen)):
-                chosen, q = mp.re(level), trial
-        if chosen is None:
-            raise ArithmeticError("no denominator without a zero in the interval")
-        p = _numerator(known, powers, q, chosen)
-
-        def error(x: mp.mpf, p: dict[int, mp.mpf] = p, q: dict[int, mp.mpf] = q) -> mp.mpf:
-            return fit.weight(x) * (fit.function(x) - evaluate(p, x) / evaluate(q, x))
-
-        errors = [error(x) for x in grid]
-        moved = extrema(grid, errors, error, n)
-        if moved is None or max(abs(e) for e in errors) <= abs(chosen) * mp.mpf("1.0001"):
-            break
-        points = moved
-    return q
+def _over(f: Function, limit: mp.mpf | float) -> Function:
+    """``f`` with its limit at 0, where it is a quotient 0/0."""
+    return lambda x: f(x) if x else mp.mpf(limit)
 
 
-def _numerator(
-    known: Sequence[tuple[mp.mpf, mp.mpf, mp.mpf]], powers: Sequence[int], q: dict[int, mp.mpf], level: mp.mpf
-) -> dict[int, mp.mpf]:
-    n = len(powers)
-    a = mp.matrix([[x**k for k in powers] for x, _, _ in known[:n]])
-    b = mp.matrix([(f - (-1) ** i * level / w) * evaluate(q, x) for i, (x, f, w) in enumerate(known[:n])])
-    solution = mp.lu_solve(a, b)
-    return {k: solution[j] for j, k in enumerate(powers)}
+def _both(function: Function, low: float, high: float, weight: Function, terms: tuple[int, int], step: int = 1) -> dict[str, Fit]:
+    return {
+        dtype: Fit(function, low, high, count, weight, step, size)
+        for dtype, count, size in zip(("f32", "f64"), terms, (24, 53), strict=True)
+        if count
+    }
 
 
-def solve(fit: Fit) -> tuple[mp.mpf, mp.mpf, list[float], list[float]]:
-    """Errors before and after rounding, and the coefficients of P and Q."""
-    q = denominator(fit) if fit.below else {0: mp.mpf(1)}
-    ideal = Polynomial(fit, q).run()
-    q = {k: mp.mpf(rounded(c, fit.bits)) for k, c in q.items()}
-    best = Polynomial(fit, q)
-    best.run()
-    worst = best.round_all()
-    return ideal, worst, *([rounded(t[k], fit.bits) for k in sorted(t)] for t in (best.p, q))
+def _odd(f: Function, high: float, terms: tuple[int, int], third: mp.mpf) -> dict[str, Fit]:
+    """f(x) = x + x**3 q(x**2), relative error of f."""
+    return _both(
+        _over(lambda x: (f(x) - x) / x**3, third), 0, high, _over(lambda x: x**3 / f(x), 0), terms, 2
+    )
 
 
-def report(name: str, fit: Fit) -> None:
-    """Print the coefficients of one fit."""
-    ideal, worst, p, q = solve(fit)
-    print(f"{name}: error 2**{float(mp.log(worst, 2)):.2f} (unrounded 2**{float(mp.log(ideal, 2)):.2f})")
-    print(f"  P = ({', '.join(map(repr, p))})")
-    if fit.below:
-        print(f"  Q = ({', '.join(map(repr, q))})")
+def _exp_ratio(terms: int) -> dict[str, Fit]:
+    f = _over(lambda x: mp.expm1(x) / x, 1)
+    return _both(f, -HALF_LN2, HALF_LN2, lambda x: abs(x) / mp.exp(x), (terms, 0))
 
 
-def _exp(x: mp.mpf) -> mp.mpf:
-    return mp.exp(x)
+HALF_LN2 = float(mp.log(2) / 2) * 1.0005  # a little more than half a step, since n comes from a rounded product
+THIRD = mp.mpf(1) / 3
+LOG2E_F32 = mp.mpf(rounded(1 / mp.log(2), 24))
+ROOT2 = mp.sqrt(2)
+ERF_SPLIT, ERF_END = 1.0, 3.92
+ERF_MIDDLE = rounded(mp.mpf(ERF_SPLIT + ERF_END) / 2, 24)
+GELU_K, GELU_END = 0.35, 14.6
+GELU_MIDDLE = rounded((1 + 1 / (1 + mp.mpf(GELU_K) * GELU_END)) / 2, 24)
+ERFC_K, ERFC_END = 3.75, 27.3
 
 
-LN2 = float(mp.log(2))
-FITS: dict[str, Fit] = {
-    "exp_f32": Fit(
-        lambda x: (mp.exp(x) - 1 - x) / x**2 if x else mp.mpf(0.5), -LN2 / 2, LN2 / 2, range(5), (), lambda x: x**2 / mp.exp(x)
+def _gelu(w: mp.mpf) -> mp.mpf:
+    u = w + GELU_MIDDLE
+    a = (1 / u - 1) / mp.mpf(rounded(mp.mpf(GELU_K), 24))
+    return mp.exp(a * a / 2) * mp.erfc(a / ROOT2) / 2 / u
+
+
+def _erfc(t: mp.mpf) -> mp.mpf:
+    a = ERFC_K * (1 + t) / (1 - t)
+    return mp.exp(a * a) * mp.erfc(a) * (1 + 2 * a)
+
+
+def _log_ratio(s: mp.mpf) -> mp.mpf:
+    return (mp.log1p(2 * s / (1 - s)) - 2 * s) / s**3
+
+
+#: name, what the polynomial is, its fits by dtype
+TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
+    "EXP": (
+        "exp(x) = 1 + x + x**2 q(x), |x| <= log(2) / 2",
+        _both(
+            _over(lambda x: (mp.exp(x) - 1 - x) / x**2, 0.5), -HALF_LN2, HALF_LN2, lambda x: x**2 / mp.exp(x), (5, 10)
+        ),
+    ),
+    "EXPM1": (
+        "expm1(x) = x + x**2 q(x), |x| <= log(2) / 2",
+        _both(
+            _over(lambda x: (mp.expm1(x) - x) / x**2, 0.5),
+            -HALF_LN2,
+            HALF_LN2,
+            _over(lambda x: abs(x**2 / mp.expm1(x)), 0),
+            (6, 10),
+        ),
+    ),
+    "EXP_RATIO": ("exp(x) = 1 + x q(x), |x| <= log(2) / 2", _exp_ratio(6)),
+    "EXP_SHORT": ("the same with a term less", _exp_ratio(5)),
+    "EXP2": (
+        "2**x = 1 + x q(x), |x| <= 1/2",
+        _both(
+            _over(lambda x: (mp.mpf(2) ** x - 1) / x, mp.log(2)), -0.5, 0.5, lambda x: abs(x) / mp.mpf(2) ** x, (6, 12)
+        ),
+    ),
+    "TANH": ("tanh(x) = x + x**3 q(x**2), |x| <= 0.65", _odd(mp.tanh, 0.65, (5, 0), -THIRD)),
+    "SINH": ("sinh(x) = x + x**3 q(x**2), |x| <= 1", _odd(mp.sinh, 1, (4, 8), THIRD / 2)),
+    "LOG": (
+        "log(1 + x) = x + x**2 q(x), -1/4 <= x <= 1/2",
+        _both(
+            _over(lambda x: (mp.log1p(x) - x) / x**2, -0.5),
+            -0.25,
+            0.5,
+            _over(lambda x: abs(x**2 / mp.log1p(x)), 0),
+            (8, 0),
+        ),
+    ),
+    "LOG_RATIO": (
+        "log((1 + s) / (1 - s)) = 2 s + s**3 q(s**2), |s| <= 1/5",
+        _both(_over(_log_ratio, 2 * THIRD), 0, 0.2, lambda s: s**2 / 2, (0, 8), 2),
+    ),
+    "LOG2": (
+        "log2(1 + x) = c x + x**2 q(x), -1/4 <= x <= 1/2, c = log2(e) as f32",
+        _both(
+            _over(lambda x: (mp.log1p(x) / mp.log(2) / x - LOG2E_F32), 1 / mp.log(2) - LOG2E_F32),
+            -0.25,
+            0.5,
+            _over(lambda x: abs(x / mp.log1p(x)), 1),
+            (9, 0),
+        ),
+    ),
+    "LOG1P": (
+        "log(1 + x) = x + x**2 q(x), 0 <= x <= 1",
+        _both(_over(lambda x: (mp.log1p(x) - x) / x**2, -0.5), 0, 1, _over(lambda x: x**2 / mp.log1p(x), 0), (9, 0)),
+    ),
+    "POW_LOG2": (
+        "log2(1 + x) = x q(x), -1/4 <= x <= 1/2, in f64 for pow of f32",
+        {
+            "f64": Fit(
+                _over(lambda x: mp.log1p(x) / mp.log(2) / x, 1 / mp.log(2)),
+                -0.25,
+                0.5,
+                13,
+                _over(lambda x: abs(x / mp.log1p(x)), 1),
+                1,
+                53,
+            )
+        },
+    ),
+    "SIN": ("sin(x) = x + x**3 q(x**2), |x| <= pi/2", _odd(mp.sin, float(mp.pi / 2) * 1.01, (4, 9), -THIRD / 2)),
+    "TAN": ("tan(x) = x + x**3 q(x**2), |x| <= pi/4", _odd(mp.tan, float(mp.pi / 4) * 1.01, (6, 14), THIRD)),
+    "ATAN": ("atan(x) = x + x**3 q(x**2), |x| <= 1", _odd(mp.atan, 1, (8, 20), -THIRD)),
+    "ASIN": ("asin(x) = x + x**3 q(x**2), |x| <= 1/2", _odd(mp.asin, 0.5, (5, 12), THIRD / 2)),
+    "ERF": (
+        "erf(x) = x + x q(x**2), |x| <= 1",
+        _both(
+            _over(lambda x: mp.erf(x) / x - 1, 2 / mp.sqrt(mp.pi) - 1),
+            0,
+            ERF_SPLIT,
+            _over(lambda x: x / mp.erf(x), 1),
+            (6, 13),
+            2,
+        ),
+    ),
+    "ERF_TAIL": (
+        f"erf(x) = q(x - {ERF_MIDDLE!r}), 1 <= x <= {ERF_END}",
+        _both(
+            lambda t: mp.erf(t + mp.mpf(ERF_MIDDLE)),
+            ERF_SPLIT - ERF_MIDDLE,
+            ERF_END - ERF_MIDDLE,
+            lambda _: mp.mpf(1),
+            (13, 0),
+        ),
+    ),
+    "ERFC": (
+        f"erfc(x) = exp(-x**2) / (1 + 2 x) q((x - {ERFC_K}) / (x + {ERFC_K})), 0 <= x <= {ERFC_END}",
+        _both(
+            _erfc, -1, (ERFC_END - ERFC_K) / (ERFC_END + ERFC_K), lambda t: 1 / _erfc(t), (0, 24)
+        ),
+    ),
+    "GELU": (
+        f"erfc(x / sqrt(2)) / 2 = exp(-x**2 / 2) u q(u - {GELU_MIDDLE!r}), u = 1 / (1 + {GELU_K} x), 0 <= x <= {GELU_END}",
+        _both(
+            _gelu,
+            1 / (1 + GELU_K * GELU_END) - GELU_MIDDLE,
+            1 - GELU_MIDDLE,
+            lambda w: 1 / _gelu(w),
+            (10, 0),
+        ),
     ),
 }
 
+
+def table(name: str) -> str:
+    """The Python text of one table."""
+    meaning, fits = TABLES[name]
+    lines = [f"#: {meaning}"]
+    values = []
+    for dtype, fit in fits.items():
+        best = Polynomial(fit)
+        best.run()
+        worst = best.round_all()
+        lines.append(f"#: {dtype}: error 2**{float(mp.log(worst, 2)):.1f}")
+        values.append(f"    {dtype!r}: (")
+        values += [f"        {rounded(best.p[k], fit.bits)!r}," for k in fit.powers]
+        values.append("    ),")
+    return "\n".join([*lines, f"{name}: Final = {{", *values, "}"]).replace("'", '"')
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        print("\n".join(FITS))
-    for chosen in sys.argv[1:]:
-        report(chosen, FITS[chosen])
+    print('"""Coefficients of polynomials, lowest power first. Written by scripts/minimax.py, which says how."""\n')
+    print("from __future__ import annotations\n\nfrom typing import Final\n")
+    print("\n\n".join(table(name) for name in sys.argv[1:] or TABLES))

@@ -20,14 +20,14 @@ TEXTS = ("", "x", "SAME_UPPER", "VALID", "linear", "constant", "nearest", "ij,jk
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "my.domain", "ai.onnx.preview.training")
 
 
-class Nothing(Exception):
+class NothingToChangeError(Exception):
     """The model has nothing that this mutation could change."""
 
 
 def pick(rng: random.Random, items):
     items = list(items)
     if not items:
-        raise Nothing
+        raise NothingToChangeError
     return rng.choice(items)
 
 
@@ -268,7 +268,7 @@ def new_attribute(model, rng, seeds):
     try:
         known = list(onnx.defs.get_schema(node.op_type, domain=node.domain).attributes.values())
     except onnx.defs.SchemaError as error:
-        raise Nothing from error
+        raise NothingToChangeError from error
     schema = pick(rng, known)
     a = node.attribute.add(name=schema.name, type=schema.type.value)
     if schema.type.name == "INT":
@@ -297,7 +297,7 @@ def rename_attribute(model, rng, seeds):
 
 def tensor_type(info: onnx.ValueInfoProto):
     if info.type.WhichOneof("value") != "tensor_type":
-        raise Nothing
+        raise NothingToChangeError
     return info.type.tensor_type
 
 
@@ -370,7 +370,7 @@ def change_tensor_content(model, rng, seeds):
         if data:
             data[rng.randrange(len(data))] = rng.choice(values)
             return
-    raise Nothing
+    raise NothingToChangeError
 
 
 def cut_tensor(model, rng, seeds):
@@ -420,7 +420,7 @@ def input_to_initializer(model, rng, seeds):
         dims.append(size)
         count *= size
     if count > 4096:
-        raise Nothing
+        raise NothingToChangeError
     tensor = model.graph.initializer.add(name=info.name, data_type=kind.elem_type, dims=dims)
     if kind.elem_type == TensorProto.INT64:
         tensor.int64_data.extend(rng.choice(INTS) for _ in range(count))
@@ -429,7 +429,7 @@ def input_to_initializer(model, rng, seeds):
     elif kind.elem_type == TensorProto.BOOL:
         tensor.int32_data.extend(rng.choice((0, 1)) for _ in range(count))
     else:
-        raise Nothing
+        raise NothingToChangeError
     model.graph.input.remove(info)
 
 
@@ -504,7 +504,7 @@ def into_branch(model, rng, seeds):
     graph = pick(rng, graphs(model))
     at = rng.randrange(len(graph.node)) if len(graph.node) else -1
     if at < 0:
-        raise Nothing
+        raise NothingToChangeError
     old = copied(graph.node[at])
     node = graph.node[at]
     node.Clear()
@@ -595,7 +595,7 @@ def mutant(seeds: Sequence[bytes], seed: int, index: int) -> tuple[bytes, list[s
                 change = rng.choice(OFTEN if rng.random() < 0.5 else STRUCTURE)
                 try:
                     change(model, rng, seeds)
-                except (Nothing, IndexError):
+                except (NothingToChangeError, IndexError):
                     continue
                 applied.append(change.__name__)
                 break

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,15 @@ class Worker:
         self.process.stdin.flush()
         self.deadline = time.monotonic() + SECONDS
 
+    def outcome(self) -> Outcome | None:
+        """As :meth:`receive`; where there is no answer, a hang, or a loop that the model itself asks for."""
+        if select.select([self.answers], [], [], 0)[0]:
+            return self.receive()
+        self.process.send_signal(signal.SIGUSR1)  # it writes where it is
+        time.sleep(0.2)
+        loops = "runtime/control.py" in Path(self.trace.name).read_text(errors="replace")
+        return Outcome("endless" if loops else "hang", f"over {SECONDS:g} s", self.where())
+
     def receive(self) -> Outcome | None:
         """The answer, or what the end of the process means; None where it only says that it is ready."""
         line = self.answers.readline()
@@ -97,28 +107,18 @@ def outcomes(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "seeds.json"
         file.write_text(json.dumps([s.hex() for s in seeds]))
-        workers = [Worker(file, seed, stage, reference) for _ in range(jobs)]
+        workers: list[Worker] = [Worker(file, seed, stage, reference) for _ in range(jobs)]
         try:
             while workers:
-                waiting = min(w.deadline for w in workers) - time.monotonic()
-                readable, _, _ = select.select([w.answers for w in workers], [], [], max(waiting, 0))
-                for worker in list(workers):
-                    outcome = None
-                    if worker.answers in readable:
-                        outcome = worker.receive()
-                    elif time.monotonic() > worker.deadline:
-                        outcome = Outcome("hang", f"over {SECONDS:g} s", worker.where())
-                    else:
-                        continue
+                for worker in _due(workers):
+                    outcome = worker.outcome()
                     if outcome is not None:
                         if worker.index is None:
                             raise RuntimeError(f"a worker did not start: {outcome}")
                         yield worker.index, outcome
-                    if outcome is not None and outcome.kind in ("crash", "hang"):
+                    if outcome is not None and outcome.kind in ("crash", "hang", "endless"):
                         worker.stop()
-                        workers.remove(worker)
-                        worker = Worker(file, seed, stage, reference)
-                        workers.append(worker)
+                        workers[workers.index(worker)] = Worker(file, seed, stage, reference)
                         continue
                     index = next(indices, None) if time.monotonic() < until else None
                     if index is None:
@@ -131,6 +131,13 @@ def outcomes(
                 worker.stop()
 
 
+def _due(workers: list[Worker]) -> list[Worker]:
+    """Workers that have answered or are out of time."""
+    waiting = min(w.deadline for w in workers) - time.monotonic()
+    readable, _, _ = select.select([w.answers for w in workers], [], [], max(waiting, 0))
+    return [w for w in workers if w.answers in readable or time.monotonic() > w.deadline]
+
+
 def serve(seeds_file: str, seed: str, stage: str, reference: str, answers: str, trace: str) -> None:
     """The child: reads indices from standard input and answers each with an outcome."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -141,14 +148,13 @@ def serve(seeds_file: str, seed: str, stage: str, reference: str, answers: str, 
     trial(seeds[0], stage, reference=reference == "1")
     with os.fdopen(int(answers), "wb", buffering=0) as out, Path(trace).open("w+") as log:
         faulthandler.enable(log)
+        faulthandler.register(signal.SIGUSR1, log)
         out.write(b"ready\n")
         for line in sys.stdin:
             log.seek(0)
             log.truncate()
-            faulthandler.dump_traceback_later(SECONDS * 0.9, file=log)
             data, _ = mutant(seeds, int(seed), int(line))
             outcome = trial(data, stage, reference=reference == "1")
-            faulthandler.cancel_dump_traceback_later()
             out.write(json.dumps(asdict(outcome)).encode() + b"\n")
 
 

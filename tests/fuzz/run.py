@@ -18,7 +18,7 @@ import onnx
 from . import seeds as seed_models
 from .mutate import mutant
 from .pool import outcomes
-from .trial import STAGES, Outcome, trial
+from .trial import STAGES, Outcome, execute, trial
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,45 +48,42 @@ def main(arguments: list[str] | None = None) -> int:
 def report(results: list[tuple[int, Outcome]], seed: int, seconds: float) -> int:
     """Print the summary; 1 if anything failed."""
     kinds = Counter((o.kind, o.stage, o.what if o.kind == "error" else "") for _, o in results)
-    print(f"{len(results)} mutants of seed {seed} in {seconds:.0f} s")
+    say(f"{len(results)} mutants of seed {seed} in {seconds:.0f} s")
     for (kind, stage, what), n in sorted(kinds.items()):
-        print(f"  {n:7} {kind} {what} {'in ' + stage if stage else ''}")
+        say(f"  {n:7} {kind} {what} {'in ' + stage if stage else ''}")
     causes: dict[tuple[str, str, str], list[tuple[int, Outcome]]] = defaultdict(list)
     for index, outcome in results:
         if outcome.failed:
             causes[outcome.kind, outcome.what, outcome.where].append((index, outcome))
     for (kind, what, where), cases in sorted(causes.items(), key=lambda c: -len(c[1])):
         numbers = ", ".join(str(i) for i, _ in sorted(cases, key=lambda c: c[0])[:4])
-        print(f"{kind}: {what} at {where}: {len(cases)} mutants ({numbers}): {cases[0][1].message[:160]}")
+        say(f"{kind}: {what} at {where}: {len(cases)} mutants ({numbers}): {cases[0][1].message[:160]}")
     return 1 if causes else 0
 
 
 def show(models: list[bytes], options: argparse.Namespace) -> int:
     """Run one mutant in this process."""
     data, applied = mutant(models, options.seed, options.show)
-    print("mutations:", ", ".join(applied))
+    say("mutations:", ", ".join(applied))
     if options.write:
         options.write.write_bytes(data)
     try:
-        print(onnx.printer.to_text(onnx.ModelProto.FromString(data))[:4000])
+        say(onnx.printer.to_text(onnx.ModelProto.FromString(data))[:4000])
     except Exception as error:  # noqa: BLE001  a mutant need not be printable
-        print(f"(not printable: {error})")
+        say(f"(not printable: {error})")
     outcome = trial(data, options.stage, reference=options.reference)
-    print(outcome)
+    say(outcome)
     if outcome.failed:
-        from accord.runtime.model import Model
-        from accord.runtime.pipeline import Options
-
-        from .trial import inputs
-
         try:
-            made = Model(data, Options(reference=options.reference))
-            import zlib
-
-            made(*inputs([made.compiled.plan.slots[i].fact for i in made.compiled.plan.inputs], zlib.crc32(data)))
+            execute(data, options.stage, options.reference, [])
         except Exception:  # noqa: BLE001  its traceback is what was asked for
             traceback.print_exc()
     return 1 if outcome.failed else 0
+
+
+def say(*parts: object) -> None:
+    sys.stdout.write(" ".join(map(str, parts)) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -145,7 +145,8 @@ def built() -> list[onnx.ModelProto]:
     scale = helper.make_function("local", "Scale", ["a"], ["b"], [factor, scaled], imports, ["factor"])
     twice = helper.make_function(
         "local", "Twice", ["a"], ["c"],
-        [node("Scale", ["a"], ["b"], domain="local", factor=2.0), node("Scale", ["b"], ["c"], domain="local", factor=0.5)],
+        [node("Scale", ["a"], ["b"], domain="local", factor=2.0),
+         node("Scale", ["b"], ["c"], domain="local", factor=0.5)],
         imports,
     )  # fmt: skip
     found.append(
@@ -158,8 +159,9 @@ def built() -> list[onnx.ModelProto]:
     )
     found.append(
         model(
-            [node("Expand", ["x", "shape"], ["e"]), node("Tile", ["e", "reps"], ["t"]), node("ConstantOfShape", ["s"], ["k"]),
-             node("Range", ["a", "b", "d"], ["r"]), node("NonZero", ["t"], ["nz"])],
+            [node("Expand", ["x", "shape"], ["e"]), node("Tile", ["e", "reps"], ["t"]),
+             node("ConstantOfShape", ["s"], ["k"]), node("Range", ["a", "b", "d"], ["r"]),
+             node("NonZero", ["t"], ["nz"])],
             [value("x", [1, 3]), value("shape", [2], TensorProto.INT64), value("reps", [2], TensorProto.INT64),
              value("s", ["k"], TensorProto.INT64), value("a", [], TensorProto.INT64), value("b", [], TensorProto.INT64),
              value("d", [], TensorProto.INT64)],

@@ -1,4 +1,4 @@
-"""One mutant: loaded, compiled and run on generated inputs. The only outcomes allowed are outputs and our own errors."""
+"""One mutant: loaded, compiled and run on generated inputs, which ends with outputs or with one of our own errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Outcome:
     """What became of a mutant.
 
     Attributes:
-        kind: "ok", "error" (one of ours), "skipped" (inputs too large to generate), "bug", "memory", "hang" or "crash".
+        kind: "ok", "error" (one of ours), "skipped" (inputs too large to generate), "endless" (a Loop of very many
+            iterations); and what must not be: "bug", "memory", "hang" or "crash".
         what: Type of the exception.
         where: Last line of our own in its traceback.
         message: Its text.
@@ -42,40 +43,46 @@ class Outcome:
         return self.kind in ("bug", "memory", "hang", "crash")
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """An input that is not worth generating."""
 
 
-def trial(data: bytes, stage: str = "run", *, reference: bool = False) -> Outcome:
-    """Load ``data``, and by ``stage`` compile and run it."""
+def execute(data: bytes, stage: str, reference: bool, reached: list[str]) -> None:
+    """Load ``data``, and by ``stage`` compile and run it; each stage that is begun is added to ``reached``."""
     from accord.model.load import load_model
     from accord.runtime.model import Model
     from accord.runtime.pipeline import Options
 
-    at = "load"
+    reached.append("load")
+    load_model(data)
+    if stage == "load":
+        return
+    reached.append("compile")
+    model = Model(data, Options(reference=reference))
+    if stage == "compile":
+        return
+    reached.append("run")
+    plan = model.compiled.plan
+    model(*inputs([plan.slots[i].fact for i in plan.inputs], zlib.crc32(data)))
+
+
+def trial(data: bytes, stage: str = "run", *, reference: bool = False) -> Outcome:
+    """What becomes of ``data``."""
+    reached: list[str] = []
     try:
-        load_model(data)
-        if stage == "load":
-            return Outcome("ok", stage=at)
-        at = "compile"
-        model = Model(data, Options(reference=reference))
-        if stage == "compile":
-            return Outcome("ok", stage=at)
-        at = "run"
-        plan = model.compiled.plan
-        model(*inputs([plan.slots[i].fact for i in plan.inputs], zlib.crc32(data)))
-        return Outcome("ok", stage=at)
-    except TooLarge:
-        return Outcome("skipped", stage=at)
+        execute(data, stage, reference, reached)
+    except TooLargeError:
+        return Outcome("skipped", stage=reached[-1])
     except AccordError as error:
         text = str(error)
         assert error.message
         assert str(pickle.loads(pickle.dumps(error))) == text
-        return Outcome("error", type(error).__name__, message=text[:300], stage=at)
+        return Outcome("error", type(error).__name__, message=text[:300], stage=reached[-1])
     except MemoryError as error:
-        return Outcome("memory", "MemoryError", _place(error), str(error)[:300], at)
+        return Outcome("memory", "MemoryError", _place(error), str(error)[:300], reached[-1])
     except Exception as error:  # noqa: BLE001  finding these is what this is for
-        return Outcome("bug", type(error).__name__, _place(error), str(error)[:300], at)
+        return Outcome("bug", type(error).__name__, _place(error), str(error)[:300], reached[-1])
+    return Outcome("ok", stage=reached[-1])
 
 
 def _place(error: BaseException) -> str:
@@ -95,12 +102,13 @@ def inputs(facts: list[Fact], seed: int) -> list:
 def _value(fact: Fact, rng: np.random.Generator, sizes: dict[str, int]):
     if isinstance(fact, SequenceFact):
         if fact.element is None:
-            raise TooLarge
-        return [_value(fact.element, rng, sizes) for _ in range(2)]
+            raise TooLargeError
+        nested = isinstance(fact.element, SequenceFact)  # which doubles the number of arrays on each level
+        return [_value(fact.element, rng, sizes) for _ in range(1 if nested else 2)]
     if isinstance(fact, OptionalFact):
         return None if fact.element is None or rng.random() < 0.3 else _value(fact.element, rng, sizes)
     if not isinstance(fact, TensorFact):
-        raise TooLarge
+        raise TooLargeError
     shape = []
     for d in fact.shape if fact.shape is not None else (2,) * int(rng.integers(0, 4)):
         shape.append(d if isinstance(d, int) else sizes.setdefault(str(d), int(rng.integers(1, 5))))
@@ -108,14 +116,14 @@ def _value(fact: Fact, rng: np.random.Generator, sizes: dict[str, int]):
     for d in shape:
         count *= max(d, 1)
     if count > MAX_ELEMENTS:
-        raise TooLarge
+        raise TooLargeError
     return _array(fact.dtype or ir.DataType.FLOAT, shape, rng)
 
 
 def _array(dtype: ir.DataType, shape: list[int], rng: np.random.Generator) -> np.ndarray:
     if dtype == ir.DataType.STRING:
         out = np.empty(shape, object)
-        out[...] = rng.choice(["a", "b c", "", "ä"])
+        out[...] = str(rng.choice(["a", "b c", "", "ä"]))
         return out
     if dtype == ir.DataType.BOOL:
         return rng.integers(0, 2, shape).astype(bool)

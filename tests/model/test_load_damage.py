@@ -28,7 +28,14 @@ def fails(source, kind, *texts, **options):
 def test_truncated_says_how_much_is_missing():
     data = linear().SerializeToString()
     end = data.index(b"\x42\x04\x0a\x00\x10\x14")  # opset_import follows the graph
-    fails(data[: end - 40], ModelFormatError, "truncated", "graph needs 40 bytes", f"at least {end} bytes", "download it again")
+    fails(
+        data[: end - 40],
+        ModelFormatError,
+        "truncated",
+        "graph needs 40 bytes",
+        f"at least {end} bytes",
+        "download it again",
+    )
 
 
 def test_every_truncation_is_an_error():
@@ -201,9 +208,7 @@ def test_entries_of_each_dtype(dtype, field, entries):
     def built(n):
         w = onnx.TensorProto(name="w", data_type=dtype, dims=[3])
         getattr(w, field).extend([1] * n)
-        return model(
-            [helper.make_node("Identity", ["w"], ["y"])], [], [value("y", (3,), dtype)], [w], opsets={"": 25}
-        )
+        return model([helper.make_node("Identity", ["w"], ["y"])], [], [value("y", (3,), dtype)], [w], opsets={"": 25})
 
     assert load_model(built(entries)).graph.initializers["w"].const_value.numpy().shape == (3,)
     for wrong in (entries - 1, entries + 1):
@@ -269,7 +274,12 @@ def test_sparse_constant_becomes_dense():
 
 @pytest.mark.parametrize(
     ("indices", "text"),
-    [([6], "outside its shape"), ([-1], "outside its shape"), ([[0, 3]], "outside its shape"), ([[0], [1]], "do not fit")],
+    [
+        ([6], "outside its shape"),
+        ([-1], "outside its shape"),
+        ([[0, 3]], "outside its shape"),
+        ([[0], [1]], "do not fit"),
+    ],
 )
 def test_sparse_index_outside(indices, text):
     source = model([helper.make_node("Add", ["x", "w"], ["y"])])

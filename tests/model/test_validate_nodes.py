@@ -268,7 +268,9 @@ def test_loop():
 
 def scan(scanned=1, given=("x", "x"), **attributes):
     made = body([value("s"), value("e", (3,))], [value("next"), value("scan", (3,))])
-    source = model([node("Scan", list(given), ["y", "z"], name="scan", body=made, num_scan_inputs=scanned, **attributes)])
+    source = model(
+        [node("Scan", list(given), ["y", "z"], name="scan", body=made, num_scan_inputs=scanned, **attributes)]
+    )
     del source.graph.output[0].type.tensor_type.shape.dim[:]
     return source
 

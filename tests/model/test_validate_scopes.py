@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from model_builders import FLOAT, branches, graph, linear, model, tensor, value
+from model_builders import branches, graph, linear, model, tensor, value
 from onnx import TensorProto, helper
 
 from accord.errors import GraphError
@@ -168,7 +169,7 @@ def test_cycle_names_its_nodes():
     assert ring[0] == ring[-1]
     assert set(ring) == {"first", "second", "third"}
     following = {"first": "second", "second": "third", "third": "first"}
-    assert all(following[a] == b for a, b in zip(ring, ring[1:], strict=False))
+    assert all(following[a] == b for a, b in itertools.pairwise(ring))
 
 
 def test_node_that_reads_itself():

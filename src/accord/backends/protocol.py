@@ -163,8 +163,12 @@ class Program(ABC):
     """A run of consecutive native steps, ready to be started with one call."""
 
     @abstractmethod
-    def run(self) -> None:
-        """Execute all steps; operand pointers are read from the table given to :meth:`Backend.program`."""
+    def run(self) -> int:
+        """Execute all phases; operand addresses are read from the arrays given to :meth:`Backend.program`.
+
+        Returns:
+            -1, or the number of the first phase that met a value it must refuse (an index outside its axis).
+        """
 
 
 class Backend(ABC):

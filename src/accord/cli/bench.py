@@ -146,17 +146,19 @@ def _measure(
             runners[name] = peer(name, path, threads)
         except BackendError as error:
             failures[name] = str(error)
-    expected = list(runners[_OWN](inputs))
     differences: dict[str, str] = {}
-    for name in list(runners)[1:]:
-        try:
-            difference = _difference(expected, list(runners[name](inputs)))
-        except Exception as error:  # noqa: BLE001  a peer may raise anything; the others are still measured
-            failures[name] = f"{name} failed: {one_line(error)}"
-            del runners[name]
-            continue
-        if difference:
-            differences[name] = difference
+    with screen.progress(f"comparing {path.name}", len(runners)) as advance:
+        expected = list(runners[_OWN](inputs))
+        for name in list(runners)[1:]:
+            advance(name)
+            try:
+                difference = _difference(expected, list(runners[name](inputs)))
+            except Exception as error:  # noqa: BLE001  a peer may raise anything; the others are still measured
+                failures[name] = f"{name} failed: {one_line(error)}"
+                del runners[name]
+                continue
+            if difference:
+                differences[name] = difference
     seconds = _times(screen, path.name, runners, inputs, runs)
     summary = {name: _summary(times) for name, times in seconds.items()}
     return {

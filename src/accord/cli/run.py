@@ -74,9 +74,10 @@ def command(
     feed = make_feed(compiled, inputs, shape, seed)
     for name, size in feed.assumed.items():
         screen.note(f"size '{name}' is not given: {size} taken; --shape {name}=... sets it")
-    began = time.perf_counter()
-    outputs = compiled(dict(feed))
-    run_time = time.perf_counter() - began
+    with screen.progress(f"running {model.name}"):
+        began = time.perf_counter()
+        outputs = compiled(dict(feed))
+        run_time = time.perf_counter() - began
     fields = [f for name, value in outputs.items() for f in _fields(name, value)]
     saved = _save(output, [(f["name"], f.pop("value")) for f in fields]) if output is not None else []
     for field in fields:

@@ -178,7 +178,7 @@ def shape_of(shape: ir.Shape | None, prefix: str, *, named: dict[str, DimLike] |
     for axis, d in enumerate(shape.dims):
         if isinstance(d, int):
             out.append(d if d >= 0 else D.symbol(f"{prefix}.{axis}"))
-        elif d.value is None or d.value == "":
+        elif d.value is None or not any(c.isalnum() for c in d.value):  # "?" and the like name nothing
             out.append(D.symbol(f"{prefix}.{axis}"))
         else:
             out.append((named or {}).get(d.value, D.symbol(d.value)))

@@ -12,12 +12,16 @@ import numpy as np
 
 from accord.errors import ExecutionError
 from accord.ir.facts import TensorFact
+from accord.model.limits import physical_memory
 from accord.plan.plan import Step, SubPlan
 
 if TYPE_CHECKING:
     from accord.runtime.executor import Executor
 
 __all__ = ["run"]
+
+#: What NumPy needs for an array besides its content.
+_ARRAY_BYTES = 112
 
 
 def run(
@@ -82,13 +86,21 @@ def _loop(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
     carried = list(arguments[2:])
     body = call.body("body")
     scans: list[list[Any]] = [[] for _ in range(len(body.plan.outputs) - 1 - len(carried))]
-    i = 0
+    i = held = 0
     while condition and (trips is None or i < trips):
         results = call("body", [np.array(i, np.int64), np.array(condition), *carried])
         condition = _truth(results[0])
         carried = results[1 : 1 + len(carried)]
         for collected, value in zip(scans, results[1 + len(carried) :], strict=True):
             collected.append(value)
+            held += np.asarray(value).nbytes + _ARRAY_BYTES
+        if 2 * held > physical_memory():  # twice, because they are joined in the end
+            raise ExecutionError(
+                "the loop's scan outputs do not fit into memory",
+                expected=f"at most {physical_memory() // 2:,} bytes",
+                found=f"{held:,} bytes after {i + 1} iterations",
+                remedy="Check the number of iterations and the condition.",
+            )
         i += 1
     first_scan = 1 + len(carried)
     stacked = [_stack(body, first_scan + k, collected) for k, collected in enumerate(scans)]
@@ -123,7 +135,7 @@ def _scan(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
     collected: list[list[Any]] = [[] for _ in range(n_out)]
     for i in range(steps):
         slices = [
-            np.ascontiguousarray(np.take(a, steps - 1 - i if r else i, axis=axis))
+            np.asarray(np.take(a, steps - 1 - i if r else i, axis=axis), order="C")
             for a, axis, r in zip(scanned, in_axes, in_reverse, strict=True)
         ]
         results = call("body", [*state, *slices])

@@ -195,7 +195,10 @@ class Executor:
             if isinstance(segment, int):
                 self._python_step(segment, plan.steps[segment], values, env, arena)
             else:
-                segment.run()
+                program, steps = segment
+                failed = program.run()
+                if failed >= 0:
+                    raise self._refused(steps[failed])
         results = [self._result(i, values, arrays, frame, arena) for i in plan.outputs]
         for i, s in enumerate(plan.slots):
             if s.storage is Storage.LATE or i in plan.inputs:
@@ -210,6 +213,15 @@ class Executor:
             if i == s.root or not any(o < i and self.plan.slots[o].root == s.root for o in self.plan.outputs):
                 return value if value is not None else owner.reshape(frame.shapes[i])
         return _copy(value)
+
+    def _refused(self, index: int) -> ExecutionError:
+        placement = self.plan.steps[index].placement
+        return ExecutionError(
+            "an index is outside its axis",
+            node=placement.node,
+            op=placement.op,
+            remedy="Correct the indices: they count from 0, or from the end where they are negative.",
+        )
 
     # steps that Python runs
 
@@ -307,7 +319,9 @@ class Executor:
             operands.append(np.empty(scratch, np.uint8))
         table = np.array([a.ctypes.data for a in operands], np.int64)
         started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
-        self.backends[step.placement.backend].program(started, [table[list(p.operands)] for p, _ in started]).run()
+        program = self.backends[step.placement.backend].program(started, [table[list(p.operands)] for p, _ in started])
+        if program.run() >= 0:
+            raise self._refused(self.plan.steps.index(step))
         produced = iter(outputs)
         return [next(produced) if o >= 0 else None for o in step.outputs]
 

@@ -8,11 +8,12 @@ outputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from accord.backends.protocol import Backend, Launch, NativeKernel, Phase, Program
+from accord.backends.protocol import Backend, Launch, NativeKernel, Phase, Program, ViewKernel
 from accord.errors import ExecutionError, InputError
 from accord.model.limits import physical_memory
 from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, align, arrange
@@ -52,6 +53,16 @@ def arena_blocks(plan: Plan) -> list[Block]:
     return [Block(root, first, last) for root, (first, last) in spans.items()]
 
 
+@dataclass(slots=True)
+class _Run:
+    """Consecutive native steps of one backend: phases, the spans of their operands in the table, their steps."""
+
+    backend: str
+    launches: list[tuple[Phase, Launch]] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+
+
 class Frame:
     """See the module's text.
 
@@ -59,7 +70,7 @@ class Frame:
         key: The symbols' values.
         shapes: Shape of each static slot.
         arena_bytes: Arena that a run needs.
-        segments: In order: a program of native steps, or the index of a step that Python runs.
+        segments: In order: a program and the step of each of its phases, or the index of a step that Python runs.
         values: For each slot the array (or other value) that Python steps see.
     """
 
@@ -83,9 +94,8 @@ class Frame:
         self._refuse_too_large(nbytes)
         self._base = 0
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
-        self._tables: list[np.ndarray[Any, Any]] = []
         self._table = np.zeros(0, np.int64)
-        self.segments: list[Program | int] = []
+        self.segments: list[tuple[Program, list[int]] | int] = []
         self._lay_out(step_sizes, backends)
         python_slots = self._python_slots()
         self._arena_views = [
@@ -147,7 +157,7 @@ class Frame:
         """Build the operand table and the programs."""
         plan = self.plan
         operands: list[int] = []  # root slot of each table entry
-        runs: list[tuple[str, list[tuple[Phase, Launch]], list[tuple[int, int]]] | int] = []
+        runs: list[_Run | int] = []
         for index, step in enumerate(plan.steps):
             kernel = step.kernel
             if index not in step_sizes or not isinstance(kernel, NativeKernel):
@@ -158,44 +168,42 @@ class Frame:
             if step.workspace >= 0:
                 slots.append(step.workspace)
             last = runs[-1] if runs else None
-            if not isinstance(last, tuple) or last[0] != step.placement.backend:
-                last = (step.placement.backend, [], [])
+            if not isinstance(last, _Run) or last.backend != step.placement.backend:
+                last = _Run(step.placement.backend)
                 runs.append(last)
             for phase, launch in zip(kernel.phases, kernel.launches(step_sizes[index]), strict=True):
                 if not launch.tasks:
                     continue
                 start = len(operands)
                 operands.extend(plan.slots[slots[i]].root for i in phase.operands)
-                last[1].append((phase, launch))
-                last[2].append((start, len(operands)))
+                last.launches.append((phase, launch))
+                last.spans.append((start, len(operands)))
+                last.steps.append(index)
         self._table = np.zeros(len(operands), np.int64)
         roots = np.array(operands, np.int64)
         self._arena_entries: np.ndarray[Any, Any] = np.array(
             [i for i, r in enumerate(operands) if plan.slots[r].storage is Storage.ARENA], np.int64
         )
         self._arena_offsets = np.array([self._offsets[int(r)] for r in roots[self._arena_entries]], np.int64)
-        self._entries: dict[int, np.ndarray[Any, Any]] = {}
+        entries: dict[int, list[int]] = {}
         for i, r in enumerate(operands):
             storage = plan.slots[r].storage
             if storage is Storage.CONSTANT:
                 self._table[i] = self.values[r].ctypes.data
             elif storage in (Storage.INPUT, Storage.OUTPUT):
-                self._entries.setdefault(r, [])  # type: ignore[arg-type]
-                self._entries[r].append(i)  # type: ignore[attr-defined]
-        self._entries = {r: np.array(e, np.int64) for r, e in self._entries.items()}
+                entries.setdefault(r, []).append(i)
+        self._entries = {r: np.array(e, np.int64) for r, e in entries.items()}
         for run in runs:
             if isinstance(run, int):
                 self.segments.append(run)
-            else:
-                name, launches, spans = run
-                self.segments.append(backends[name].program(launches, [self._table[a:b] for a, b in spans]))
+            elif run.launches:
+                tables = [self._table[a:b] for a, b in run.spans]
+                self.segments.append((backends[run.backend].program(run.launches, tables), run.steps))
 
     def _is_free(self, index: int) -> bool:
         """True for a view in planned memory: nothing has to run."""
         step = self.plan.steps[index]
-        if step.kernel is None or isinstance(step.kernel, NativeKernel) or step.placement.kernel is None:
-            return False
-        if type(step.kernel).__name__ != "ViewKernel":
+        if not isinstance(step.kernel, ViewKernel):
             return False
         return all(o < 0 or self.plan.slots[o].storage is not Storage.LATE for o in step.outputs)
 

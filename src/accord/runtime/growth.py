@@ -60,7 +60,7 @@ def _expand(x: Any, shape: Any) -> int:
 
 def _range(start: Any, limit: Any, delta: Any) -> int:
     first, last, step = (np.asarray(v).reshape(()).item() for v in (start, limit, delta))
-    return max(0, math.ceil((last - first) / step))
+    return max(0, math.ceil(float((last - first) / step)))
 
 
 def _resize(x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> int:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 __all__ = ["KERNEL_ARGUMENTS", "Builder", "module_text", "scalar", "vector"]
 
-KERNEL_ARGUMENTS = "ptr noalias readonly %params, ptr noalias readonly %operands, i64 %first, i64 %last, i64 %thread"
+KERNEL_ARGUMENTS = "ptr noalias %params, ptr noalias readonly %operands, i64 %first, i64 %last, i64 %thread"
 
 _SCALARS = {
     "f16": "half",

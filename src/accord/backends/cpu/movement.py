@@ -51,12 +51,13 @@ def _launch_all(sizes: Sequence[int]) -> Launch:
 
 @dataclass(frozen=True)
 class GatherCode(KernelCode):
-    """``out[o, i, :] = x[o, index[i], :]`` in bytes; an index outside the axis gives zeros.
+    """``out[o, i, :] = x[o, index[i], :]`` in bytes; an index outside the axis is refused and gives zeros.
 
     Parameters: rows of the axis, number of indices, bytes of a row. A task is one (o, i).
     """
 
     index: str
+    checks = True
 
     @property
     def symbol(self) -> str:
@@ -87,9 +88,15 @@ class GatherCode(KernelCode):
                 functools.partial(
                     b.emit, f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {origin}, i64 {size}, i1 false)"
                 ),
-                functools.partial(b.emit, f"call void @llvm.memset.p0.i64(ptr {target}, i8 0, i64 {size}, i1 false)"),
+                functools.partial(_refuse, b, target, size),
             )
         return b.module()
+
+
+def _refuse(b: Builder, target: str, size: str) -> None:
+    """Fill a row with zeros and set the refusal word, which follows the three parameters."""
+    b.emit(f"call void @llvm.memset.p0.i64(ptr {target}, i8 0, i64 {size}, i1 false)")
+    b.emit(f"store i64 1, ptr {b.op('getelementptr i64, ptr %params, i64 3')}")
 
 
 def gather_phase(

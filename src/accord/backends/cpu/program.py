@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class CpuProgram(Program):
     """Rows of (function, parameters, operands, tasks) for the walker."""
 
     def __init__(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> None:
-        params = [np.array(launch.params, np.int64) for _, launch in launches]
+        params = [np.array((*launch.params, 0), np.int64) for _, launch in launches]
         self._keep = (params, list(operands))
         rows = np.zeros((len(launches), _FIELDS), np.int64)
         for k, (phase, launch) in enumerate(launches):
@@ -47,10 +48,17 @@ class CpuProgram(Program):
         self._address = rows.ctypes.data
         self._count = len(launches)
         self._walk = _walker()
+        self._checked = [k for k, (phase, _) in enumerate(launches) if getattr(phase.code, "checks", False)]
 
-    def run(self) -> None:
-        """Run all phases."""
+    def run(self) -> int:
+        """Run all phases; the number of the first that set its refusal word, else -1."""
         self._walk(self._address, self._count)
+        for k in self._checked:
+            params = self._keep[0][k]
+            if params[-1]:
+                params[-1] = 0
+                return k
+        return -1
 
 
 def address_of(phase: Phase) -> int:
@@ -68,7 +76,14 @@ def _address(code: KernelCode) -> int:
 
 
 class KernelCode:
-    """What a phase's ``code`` is: hashable, and able to write its module."""
+    """What a phase's ``code`` is: hashable, and able to write its module.
+
+    Attributes:
+        checks: The kernel may refuse its data. It then sets the word after its last parameter to something other
+            than zero, and goes on without reading or writing outside its operands.
+    """
+
+    checks: ClassVar[bool] = False
 
     @property
     def symbol(self) -> str:

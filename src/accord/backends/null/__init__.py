@@ -22,8 +22,9 @@ __all__ = ["NullBackend", "backend"]
 
 
 class _Nothing(Program):
-    def run(self) -> None:
+    def run(self) -> int:
         """Nothing."""
+        return -1
 
 
 class NullBackend(Backend):

@@ -129,10 +129,16 @@ class CommonSubexpressions(Rule):
 
 def _attribute_key(a: ir.Attr) -> Any:
     if a.type == ir.AttributeType.TENSOR:
-        return (str(a.value.dtype), tuple(a.value.shape.numpy()), a.value.tobytes())
+        return _tensor_key(a.value)
     if a.type == ir.AttributeType.TENSORS:
-        return tuple((str(t.dtype), tuple(t.shape.numpy()), t.tobytes()) for t in a.value)
+        return tuple(map(_tensor_key, a.value))
     return repr(a.value)
+
+
+def _tensor_key(tensor: ir.TensorProtocol) -> Any:
+    if tensor.dtype == ir.DataType.STRING:
+        return ("STRING", tuple(tensor.shape.numpy()), tuple(to_numpy(tensor).reshape(-1).tolist()))
+    return (str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.tobytes())
 
 
 class ShareConstants(Rule):
@@ -149,9 +155,7 @@ class ShareConstants(Rule):
             if v.graph is not node.graph or v.const_value is None or v.const_value.nbytes > 256:
                 continue
             tensor = v.const_value
-            if tensor.dtype == ir.DataType.STRING:
-                continue
-            key = (tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes())
+            key = _tensor_key(tensor)
             first = context.scratch.setdefault(key, v)
             if first is not v and first.graph is v.graph and first.is_initializer():
                 replace[v] = first

@@ -117,10 +117,11 @@ def depth_space(view: NodeView) -> Kernel | Reason:
         return Reason("only images with a block size")
     n, c, h, w = shape
     split: Shape
+    by_depth = view.attr("mode", "DCR") == "DCR"
     if view.node.op_type == "SpaceToDepth":
         split = (n, c, D.floordiv(h, size), size, D.floordiv(w, size), size)
-        perm = (0, 3, 5, 1, 2, 4)
-    elif view.attr("mode", "DCR") == "DCR":
+        perm = (0, 3, 5, 1, 2, 4) if by_depth else (0, 1, 3, 5, 2, 4)
+    elif by_depth:
         split, perm = (n, size, size, D.floordiv(c, size * size), h, w), (0, 3, 4, 1, 5, 2)
     else:
         split, perm = (n, D.floordiv(c, size * size), size, size, h, w), (0, 1, 4, 2, 5, 3)

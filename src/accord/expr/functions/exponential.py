@@ -1,0 +1,133 @@
+"""exp and what follows from it: sigmoid, tanh and the activations that are made of them."""
+
+from __future__ import annotations
+
+from accord.expr.functions import tables
+from accord.expr.functions.common import LN2, LOG2E, exp_reduced, horner, ldexp, rint
+from accord.expr.functions.logarithm import log1p, log1p_unit
+from accord.expr.lang import Expr
+from accord.expr.primitives import abs_, copysign, fma, lt, max_, min_, select
+
+__all__ = ["cosh", "exp", "exp2", "expm1", "mish", "sigmoid", "silu", "sinh", "softplus", "tanh"]
+
+#: Outside these arguments exp is 0 and infinity.
+_EXP_RANGE = {"f32": (-104.0, 89.0), "f64": (-746.0, 710.0)}
+#: Above this exp(x) / (1 + exp(x)) is 1.
+_ONE_FROM = {"f32": 20.0, "f64": 40.0}
+
+
+def _clamped(x: Expr, low: float, high: float) -> Expr:
+    return max_(low, min_(high, x))
+
+
+def _exp_parts(x: Expr) -> tuple[Expr, Expr]:
+    """p in [0.7, 1.42] and n with exp(x) = p * 2**n, for x of moderate size."""
+    n, r = exp_reduced(x)
+    return horner(r, (1.0, 1.0, *tables.EXP[x.dtype])), n
+
+
+def exp(x: Expr) -> Expr:
+    """e**x."""
+    p, n = _exp_parts(_clamped(x, *_EXP_RANGE[x.dtype]))
+    return ldexp(p, n)
+
+
+def exp2(x: Expr) -> Expr:
+    """2**x."""
+    low, high = {"f32": (-151.0, 129.0), "f64": (-1076.0, 1025.0)}[x.dtype]
+    x = _clamped(x, low, high)
+    n = rint(x)
+    return ldexp(horner(x - n, (1.0, *tables.EXP2[x.dtype])), n)
+
+
+def _expm1_parts(x: Expr, n: Expr, r: Expr) -> Expr:
+    """expm1(x) from its reduction, relative to its own size."""
+    p = fma(r * r, horner(r, tables.EXPM1[x.dtype]), r)
+    scale = ldexp(1.0, n)
+    return fma(scale, p, scale + -1.0)
+
+
+def expm1(x: Expr) -> Expr:
+    """e**x - 1, accurate near 0."""
+    low, high = {"f32": (-18.0, 89.0), "f64": (-40.0, 710.0)}[x.dtype]
+    limited = _clamped(x, low, high)
+    n, r = exp_reduced(limited)
+    p = fma(r * r, horner(r, tables.EXPM1[x.dtype]), r)
+    half = ldexp(0.5, n)  # 2**n itself could overflow where the result does not
+    y = fma(half, p, half + -0.5)
+    return copysign(abs_(y + y), x)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + exp(-x)), accurate where it is small too."""
+    p, n = _exp_parts(_clamped(x, _EXP_RANGE[x.dtype][0], _ONE_FROM[x.dtype]))
+    z = ldexp(p, n)
+    return z / (z + 1.0)
+
+
+def silu(x: Expr) -> Expr:
+    """x * sigmoid(x); the power of two is applied last, so that small results are not rounded twice."""
+    low, high = {"f32": (-120.0, 87.0), "f64": (-760.0, 700.0)}[x.dtype]
+    limited = max_(low, x)
+    p, n = _exp_parts(-min_(high, limited))
+    scale = -n
+    return ldexp(limited / (p + ldexp(1.0, scale)), scale)
+
+
+def mish(x: Expr) -> Expr:
+    """x * tanh(softplus(x)) = x w / (w + 2) with w = z (z + 2), z = exp(x)."""
+    low = {"f32": -120.0, "f64": -760.0}[x.dtype]
+    limited = max_(low, x)
+    p, n = _exp_parts(min_(_ONE_FROM[x.dtype], limited))
+    z = ldexp(p, n)
+    more = z + 2.0
+    return ldexp(limited * p * (more / fma(z, more, 2.0)), n)
+
+
+def softplus(x: Expr) -> Expr:
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-abs(x)))."""
+    p, n = _exp_parts(max_(_EXP_RANGE[x.dtype][0], -abs_(x)))
+    z = ldexp(p, n)
+    return max_(0.0, x) + (log1p_unit(z) if x.dtype == "f32" else log1p(z))
+
+
+def tanh(x: Expr) -> Expr:
+    """Hyperbolic tangent."""
+    size = abs_(x)
+    if x.dtype == "f64":
+        limited = min_(20.0, size)
+        n, r = exp_reduced(limited, scale=2.0)
+        y = _expm1_parts(x, n, r + r)
+        return copysign(y / (y + 2.0), x)
+    limited = min_(9.02, size)
+    n = rint(limited * (2.0 * LOG2E))
+    # one constant is enough: the error of exp(2 x) counts less, the larger n is
+    r = fma(n, -LN2["f32"][0] / 2.0, limited)
+    coefficients = (1.0, *tables.EXP_SHORT["f32"])
+    e = ldexp(horner(r, [c * 2.0**k for k, c in enumerate(coefficients)]), n)
+    large = 1.0 - 2.0 / (e + 1.0)
+    square = limited * limited
+    small = fma(horner(square, tables.TANH["f32"]), square * limited, limited)
+    return copysign(select(lt(limited, 0.65), small, large), x)
+
+
+def _half_exp(size: Expr) -> Expr:
+    """exp(size) / 2, which overflows later than exp."""
+    limited = min_({"f32": 90.0, "f64": 711.0}[size.dtype], size)
+    p, n = _exp_parts(limited)
+    return ldexp(p, n + -1.0)
+
+
+def sinh(x: Expr) -> Expr:
+    """Hyperbolic sine."""
+    size = abs_(x)
+    e = _half_exp(size)
+    square = size * size
+    small = fma(horner(square, tables.SINH[x.dtype]), square * size, size)
+    return copysign(select(lt(size, 1.0), small, e - 0.25 / e), x)
+
+
+def cosh(x: Expr) -> Expr:
+    """Hyperbolic cosine."""
+    e = _half_exp(abs_(x))
+    return e + 0.25 / e
