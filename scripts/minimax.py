@@ -181,6 +181,7 @@ def _exp_ratio(terms: int) -> dict[str, Fit]:
 
 
 HALF_LN2 = float(mp.log(2) / 2) * 1.0005  # a little more than half a step, since n comes from a rounded product
+QUARTER_PI = float(mp.pi / 4) * 1.01
 THIRD = mp.mpf(1) / 3
 LOG2E_F32 = mp.mpf(rounded(1 / mp.log(2), 24))
 ROOT2 = mp.sqrt(2)
@@ -248,6 +249,12 @@ TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
         "log((1 + s) / (1 - s)) = 2 s + s**3 q(s**2), |s| <= 1/5",
         _both(_over(_log_ratio, 2 * THIRD), 0, 0.2, lambda s: s**2 / 2, (0, 8), 2),
     ),
+    "LOG_RATIO_REST": (
+        "log((1 + s) / (1 - s)) = 2 s + 2/3 s**3 + s**5 q(s**2), |s| <= 1/5",
+        _both(
+            _over(lambda s: (_log_ratio(s) - 2 * THIRD) / s**2, mp.mpf(2) / 5), 0, 0.2, lambda s: s**4 / 2, (0, 8), 2
+        ),
+    ),
     "LOG2": (
         "log2(1 + x) = c x + x**2 q(x), -1/4 <= x <= 1/2, c = log2(e) as f32",
         _both(
@@ -276,8 +283,14 @@ TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
             )
         },
     ),
-    "SIN": ("sin(x) = x + x**3 q(x**2), |x| <= pi/2", _odd(mp.sin, float(mp.pi / 2) * 1.01, (4, 9), -THIRD / 2)),
-    "TAN": ("tan(x) = x + x**3 q(x**2), |x| <= pi/4", _odd(mp.tan, float(mp.pi / 4) * 1.01, (6, 14), THIRD)),
+    "SIN": ("sin(x) = x + x**3 q(x**2), |x| <= pi/4", _odd(mp.sin, QUARTER_PI, (3, 6), -THIRD / 2)),
+    "COS": (
+        "cos(x) = 1 + x**2 q(x**2), |x| <= pi/4",
+        _both(
+            _over(lambda x: (mp.cos(x) - 1) / x**2, -0.5), 0, QUARTER_PI, lambda x: x**2 / mp.cos(x), (3, 6), 2
+        ),
+    ),
+    "TAN": ("tan(x) = x + x**3 q(x**2), |x| <= pi/4", _odd(mp.tan, QUARTER_PI, (0, 14), THIRD)),
     "ATAN": ("atan(x) = x + x**3 q(x**2), |x| <= 1", _odd(mp.atan, 1, (8, 20), -THIRD)),
     "ASIN": ("asin(x) = x + x**3 q(x**2), |x| <= 1/2", _odd(mp.asin, 0.5, (5, 12), THIRD / 2)),
     "ERF": (

@@ -1,6 +1,6 @@
 """Train, export and measure the demo model, a small text-line reader.
 
-    python scripts/train_demo.py train   --work build/demo      # about 45 minutes on one CPU core
+    python scripts/train_demo.py train   --work build/demo      # about 50 minutes on one CPU core
     python scripts/train_demo.py export  --work build/demo      # writes src/accord/demo/reader.onnx
     python scripts/train_demo.py heldout                        # writes tests/demo/heldout.npz
     python scripts/train_demo.py sample                         # writes src/accord/demo/sample.png and .npy

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from accord import errors
+    from accord.contract.operator import Operator, Tensor, operator
     from accord.runtime.io_binding import IOBinding
     from accord.runtime.model import Model, load
     from accord.runtime.ort_value import OrtValue
@@ -45,15 +46,18 @@ __all__ = [
     "Model",
     "ModelMetadata",
     "NodeArg",
+    "Operator",
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "Tensor",
     "__version__",
     "errors",
     "get_all_providers",
     "get_available_providers",
     "get_device",
     "load",
+    "operator",
     "set_default_logger_severity",
 ]
 
@@ -68,6 +72,7 @@ _HOMES = {
         "accord.runtime.providers",
     ),
     **dict.fromkeys(("Model", "load"), "accord.runtime.model"),
+    **dict.fromkeys(("Operator", "Tensor", "operator"), "accord.contract.operator"),
     **dict.fromkeys(("ModelMetadata", "NodeArg"), "accord.runtime.signature"),
     "IOBinding": "accord.runtime.io_binding",
     "InferenceSession": "accord.runtime.session",

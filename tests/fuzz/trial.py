@@ -17,6 +17,8 @@ from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact
 STAGES = ("load", "compile", "run")
 #: Elements of an input that is still generated.
 MAX_ELEMENTS = 100_000
+#: Behind an ExecutionError, these say that a kernel is wrong, whatever it was given.
+OUR_FAULT = (NameError, AttributeError, AssertionError, RecursionError, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,9 @@ def trial(data: bytes, stage: str = "run", *, reference: bool = False) -> Outcom
     except TooLargeError:
         return Outcome("skipped", stage=reached[-1])
     except AccordError as error:
+        cause = error.__cause__
+        if isinstance(cause, OUR_FAULT):  # the executor wraps whatever a kernel raises
+            return Outcome("bug", type(cause).__name__, _place(cause), str(cause)[:300], reached[-1])
         text = str(error)
         assert error.message
         assert str(pickle.loads(pickle.dumps(error))) == text

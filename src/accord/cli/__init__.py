@@ -18,6 +18,7 @@ VERBS = {
     "bench": "accord.cli.bench",
     "conformance": "accord.cli.conformance",
     "op": "accord.cli.op",
+    "demo": "accord.cli.demo",
 }
 
 

@@ -133,6 +133,9 @@ def preprocess(image: np.ndarray) -> np.ndarray:
 def pad_batch(lines: Sequence[np.ndarray]) -> np.ndarray:
     """Put lines of several widths into one model input, each continued to the right by its own background.
 
+    Put lines of similar width together: the model was trained on little padding, and a line that is continued
+    to many times its width is read a little less well.
+
     Args:
         lines: Arrays [32, W], ``uint8`` in 0..255 or floating point in 0..1; at least one.
 

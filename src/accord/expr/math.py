@@ -9,13 +9,43 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import Final
 
-from accord.expr.functions import binary
+from accord.expr.functions import binary, error, exponential, inverse, logarithm, power, trigonometric
 from accord.expr.lang import Expr, _make, topological
 from accord.expr.primitives import PRIMITIVES, select
 
 __all__ = ["FUNCTIONS", "PRIMITIVES", "expand"]
 
+#: Functions by name.
 FUNCTIONS: Final[dict[str, Callable[..., Expr]]] = {
+    "acos": inverse.acos,
+    "acosh": logarithm.acosh,
+    "asin": inverse.asin,
+    "asinh": logarithm.asinh,
+    "atan": inverse.atan,
+    "atanh": logarithm.atanh,
+    "cos": trigonometric.cos,
+    "cosh": exponential.cosh,
+    "erf": error.erf,
+    "erfc": error.erfc,
+    "exp": exponential.exp,
+    "exp2": exponential.exp2,
+    "expm1": exponential.expm1,
+    "gelu_erf": error.gelu_erf,
+    "gelu_tanh": exponential.gelu_tanh,
+    "log": logarithm.log,
+    "log1p": logarithm.log1p,
+    "log2": logarithm.log2,
+    "mish": exponential.mish,
+    "pow": power.pow_,
+    "reciprocal": power.reciprocal,
+    "rsqrt": power.rsqrt,
+    "sigmoid": exponential.sigmoid,
+    "silu": exponential.silu,
+    "sin": trigonometric.sin,
+    "sinh": exponential.sinh,
+    "softplus": exponential.softplus,
+    "tan": trigonometric.tan,
+    "tanh": exponential.tanh,
 }
 
 _STAND_FOR: Final[dict[str, Callable[..., Expr]]] = {

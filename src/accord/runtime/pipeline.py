@@ -21,12 +21,14 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
+import accord.ops.catalog  # noqa: F401  registers shape rules and expansions
 from accord.backends.discovery import backends_for
 from accord.backends.protocol import Backend
 from accord.errors import AccordError
 from accord.ir.infer import Analyzer
 from accord.model.load import load_model
 from accord.model.normalise import normalise
+from accord.model.operands import check_operands, declared_outputs
 from accord.passes.manager import PassLog, PassManager
 from accord.passes.phases import MAX_LEVEL, phases, rule_names
 from accord.placement.placer import Placer
@@ -122,8 +124,10 @@ def compile_model(source: Any, options: Options, *, on_stage: StageHook | None =
     model = load_model(source)
     done("loaded", model, None)
     chosen = backends_for(options.device, reference_only=options.reference)
+    declared = declared_outputs(model)
     result = normalise(model, evaluator=evaluate_node)
     analyzer = result.analyzer
+    check_operands(model, analyzer.facts, analyzer.opsets, declared)
     done("normalised", model, analyzer)
     manager = PassManager(model, analyzer, disabled=options.disabled_rules, stop_after=options.stop_after)
     for phase in phases():

@@ -16,14 +16,14 @@ class Format:
     """A binary interchange format of IEEE 754.
 
     Attributes:
+        width: Bits of the whole.
         unsigned: Integer type of the same size.
         signed: Signed integer type of the same size.
         fraction: Bits of the fraction, without the leading one.
         bias: Of the exponent.
-        magic: 1.5 * 2**fraction: added to a small number, it leaves the number's nearest integer in the low bits.
-        round_magic: The bits of ``magic``.
     """
 
+    width: int
     unsigned: str
     signed: str
     fraction: int
@@ -31,11 +31,11 @@ class Format:
 
     @property
     def magic(self) -> float:
-        """See the class."""
+        """1.5 * 2**fraction: added to a small number, it leaves the number's nearest integer in the low bits."""
         return 1.5 * 2.0**self.fraction
 
 
-FORMATS: Final = {"f32": Format("u32", "i32", 23, 127), "f64": Format("u64", "i64", 52, 1023)}
+FORMATS: Final = {"f32": Format(32, "u32", "i32", 23, 127), "f64": Format(64, "u64", "i64", 52, 1023)}
 
 
 def ldexp(x: Expr, n: Expr) -> Expr:

@@ -8,7 +8,11 @@ from accord.expr.functions.logarithm import log1p, log1p_unit
 from accord.expr.lang import Expr
 from accord.expr.primitives import abs_, copysign, fma, lt, max_, min_, select
 
-__all__ = ["cosh", "exp", "exp2", "expm1", "mish", "sigmoid", "silu", "sinh", "softplus", "tanh"]
+__all__ = ["cosh", "exp", "exp2", "expm1", "gelu_tanh", "mish", "sigmoid", "silu", "sinh", "softplus", "tanh"]
+
+#: v = x (a + b x**2) of gelu_tanh: a = 2 sqrt(2 / pi) with a first part of few bits, b = 0.044715 a.
+_GELU_A = (1.59375, 0.00201912160573071176)
+_GELU_B = {"f32": (0.07135481387376785, 2.3988323959931356e-9), "f64": (0.07135481627260025, -6.1751499181553155e-19)}
 
 #: Outside these arguments exp is 0 and infinity.
 _EXP_RANGE = {"f32": (-104.0, 89.0), "f64": (-746.0, 710.0)}
@@ -40,9 +44,9 @@ def exp2(x: Expr) -> Expr:
     return ldexp(horner(x - n, (1.0, *tables.EXP2[x.dtype])), n)
 
 
-def _expm1_parts(x: Expr, n: Expr, r: Expr) -> Expr:
-    """expm1(x) from its reduction, relative to its own size."""
-    p = fma(r * r, horner(r, tables.EXPM1[x.dtype]), r)
+def _expm1_reduced(n: Expr, r: Expr) -> Expr:
+    """2**n exp(r) - 1, relative to its own size."""
+    p = fma(r * r, horner(r, tables.EXPM1[r.dtype]), r)
     scale = ldexp(1.0, n)
     return fma(scale, p, scale + -1.0)
 
@@ -80,8 +84,8 @@ def mish(x: Expr) -> Expr:
     limited = max_(low, x)
     p, n = _exp_parts(min_(_ONE_FROM[x.dtype], limited))
     z = ldexp(p, n)
-    more = z + 2.0
-    return ldexp(limited * p * (more / fma(z, more, 2.0)), n)
+    ratio = fma(p, z, p + p) / fma(z, z + 2.0, 2.0)
+    return ldexp(limited * ratio, n)
 
 
 def softplus(x: Expr) -> Expr:
@@ -97,7 +101,7 @@ def tanh(x: Expr) -> Expr:
     if x.dtype == "f64":
         limited = min_(20.0, size)
         n, r = exp_reduced(limited, scale=2.0)
-        y = _expm1_parts(x, n, r + r)
+        y = _expm1_reduced(n, r + r)
         return copysign(y / (y + 2.0), x)
     limited = min_(9.02, size)
     n = rint(limited * (2.0 * LOG2E))
@@ -131,3 +135,25 @@ def cosh(x: Expr) -> Expr:
     """Hyperbolic cosine."""
     e = _half_exp(abs_(x))
     return e + 0.25 / e
+
+
+def gelu_tanh(x: Expr) -> Expr:
+    """x / (1 + exp(-v)), v = x (a + b x**2): the usual approximation of gelu.
+
+    v is computed to about twice the precision: its error counts abs(v) times in the result.
+    """
+    low, high = {"f32": (-11.0, 11.0), "f64": (-22.0, 22.0)}[x.dtype]
+    b, b_low = _GELU_B[x.dtype]
+    limited = max_(low, x)
+    c = min_(high, limited)
+    square = c * c
+    square_low = fma(c, c, -square)
+    q = fma(square, b, _GELU_A[0])
+    q_low = fma(square, b, _GELU_A[0] - q) + fma(square_low, b, fma(square, b_low, _GELU_A[1]))
+    v = c * q
+    v_low = fma(c, q, -v) + c * q_low
+    limit = {"f32": 87.0, "f64": 700.0}[x.dtype]
+    n, r = exp_reduced(min_(limit, v), scale=-1.0)
+    r = r + v_low
+    p = horner(r, [k * (-1.0) ** i for i, k in enumerate((1.0, 1.0, *tables.EXP[x.dtype]))])
+    return ldexp(limited / (p + ldexp(1.0, -n)), -n)

@@ -59,12 +59,8 @@ def log1p(x: Expr) -> Expr:
     _, e = split(x + 1.0)
     scale = ldexp(1.0, -max_({"f32": -30.0, "f64": -60.0}[x.dtype], e))
     f = fma(min_(_MAX[x.dtype], x), scale, scale + -1.0)
-    return _signed_zero(_log(e, f), x)
-
-
-def _signed_zero(y: Expr, x: Expr) -> Expr:
-    """``y`` with the sign of ``x``, which it has already unless it is zero or NaN."""
-    return copysign(abs_(y), x)
+    y = copysign(abs_(_log(e, f)), x)  # for -0; all others have that sign already
+    return select(lt(x, -1.0), const(math.nan, x.dtype), y)
 
 
 def log1p_unit(x: Expr) -> Expr:

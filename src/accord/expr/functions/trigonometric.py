@@ -1,21 +1,21 @@
 """sin, cos and tan over the whole range of floats.
 
-The argument's size is reduced to r with abs(x) = (n + shift) * unit + r. Small arguments: Cody and Waite's subtraction of
-a constant split in three, with fused multiply-add. Large ones: Payne and Hanek's product of x with those bits of
-1 / unit that matter ("Radian reduction for trigonometric functions", SIGNUM Newsletter, 1983), in 32-bit digits, behind
-a branch that is nearly never taken.
+The argument's size is reduced to r with abs(x) = n * pi / 2 + r. Small arguments: Cody and Waite's subtraction of a
+constant split in three, with fused multiply-add. Large ones: Payne and Hanek's product of x with those bits of 1 / pi
+that matter ("Radian reduction for trigonometric functions", SIGNUM Newsletter, 1983), in 32-bit digits, behind a branch
+that is nearly never taken.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from accord.expr.functions import tables
 from accord.expr.functions.binary import FORMATS
-from accord.expr.functions.common import INF, horner
+from accord.expr.functions.common import INF, horner, in_f64
 from accord.expr.lang import Expr, cast, const
 from accord.expr.primitives import abs_, bitcast, fma, ge, lt, ne, rare, select, shl, shr
 
@@ -27,15 +27,15 @@ _PI: Final = {
     "f64": (
         float.fromhex("0x1.921fb54442d18p1"),
         float.fromhex("0x1.1a62633145c06p-53"),
-        float.fromhex("0x1.c1cd129024e09p-106"),
+        float.fromhex("0x1.c1cd129024e08p-106"),
     ),
 }
 #: Arguments below this are reduced with the three parts.
 _SMALL: Final = {"f32": 2.0**16, "f64": 2.0**24}
-#: Digits of 32 bits: those that x has, and those of 1 / unit that are multiplied with them.
+#: Digits of 32 bits: those that x has, and those of 1 / pi that are multiplied with them.
 _DIGITS: Final = {"f32": (1, 3), "f64": (2, 6)}
 _DIGIT: Final = 0xFFFFFFFF
-_LEADING: Final = 64  # zeros before the point of 1 / unit, so that no position is negative
+_LEADING: Final = 64  # zeros before the point of 1 / pi, so that no position is negative
 _TABLE_BITS: Final = 1344
 
 
@@ -58,87 +58,73 @@ def _inverse_pi() -> int:
 
 def sin(x: Expr) -> Expr:
     """Sine."""
-    size, form = abs_(x), FORMATS[x.dtype]
-    count = fma(size, 1 / math.pi, form.magic)
-    r = _remainder(size, count - form.magic, 1.0)
-    common = _flip(_sin(r), bitcast(count, form.unsigned), x)
-    r, n = _payne_hanek(size, half_turns=1, quarter_shift=False)
-    large = select(lt(size, INF), _flip(_sin(r), n, x), const(math.nan, x.dtype))
-    return rare(ge(size, _SMALL[x.dtype]), large, common)
+    return _reduced(x, lambda r, n: _sine(r, n, x))
 
 
 def cos(x: Expr) -> Expr:
-    """Cosine: minus the sine of what is left of an odd multiple of pi / 2, for even n."""
-    size, form = abs_(x), FORMATS[x.dtype]
-    count = fma(size, 1 / math.pi, -0.5) + form.magic
-    r = _remainder(size, (count - form.magic) + 0.5, 1.0)
-    common = _flip(_sin(r), ~bitcast(count, form.unsigned), None)
-    r, n = _payne_hanek(size, half_turns=1, quarter_shift=True)
-    large = select(lt(size, INF), _flip(_sin(r), ~n, None), const(math.nan, x.dtype))
-    return rare(ge(size, _SMALL[x.dtype]), large, common)
+    """Cosine: the sine a quarter turn on."""
+    return _reduced(x, lambda r, n: _sine(r, n + 1, abs_(x)))
 
 
 def tan(x: Expr) -> Expr:
-    """Tangent."""
+    """Tangent; f32 is computed in f64."""
+    if x.dtype == "f32":
+        return cast(tan(in_f64(x)), "f32")
+    return _reduced(x, lambda r, n: _tangent(r, n, x))
+
+
+def _reduced(x: Expr, function: Callable[[Expr, Expr], Expr]) -> Expr:
+    """``function(r, n)`` where ``abs(x) = n * pi / 2 + r``; NaN for infinities."""
     size, form = abs_(x), FORMATS[x.dtype]
     count = fma(size, 2 / math.pi, form.magic)
-    r = _remainder(size, count - form.magic, 0.5)
-    common = _tan(r, bitcast(count, form.unsigned), x)
-    r, n = _payne_hanek(size, half_turns=2, quarter_shift=False)
-    large = select(lt(size, INF), _tan(r, n, x), const(math.nan, x.dtype))
+    n = count - form.magic
+    r = size
+    for part in _PI[x.dtype]:
+        r = fma(n, -part / 2, r)
+    common = function(r, bitcast(count, form.unsigned))
+    large = select(lt(size, INF), function(*_payne_hanek(size)), const(math.nan, x.dtype))
     return rare(ge(size, _SMALL[x.dtype]), large, common)
 
 
-def _remainder(size: Expr, n: Expr, unit: float) -> Expr:
-    """``size - n * unit * pi``."""
-    for part in _PI[size.dtype]:
-        size = fma(n, -part * unit, size)
-    return size
-
-
-def _sin(r: Expr) -> Expr:
+def _sine(r: Expr, n: Expr, x: Expr) -> Expr:
+    """Sine of ``n * pi / 2 + r``, negated if ``x`` is negative."""
+    form = FORMATS[r.dtype]
     square = r * r
-    return fma(horner(square, tables.SIN[r.dtype]), square * r, r)
+    sine = fma(horner(square, tables.SIN[r.dtype]), square * r, r)
+    cosine = fma(horner(square, tables.COS[r.dtype]), square, 1.0)
+    y = select(ne(n & 1, 0), cosine, sine)
+    flips = shl(n, form.width - 2) ^ bitcast(x, form.unsigned)
+    return bitcast(bitcast(y, form.unsigned) ^ (flips & (1 << (form.width - 1))), r.dtype)
 
 
-def _flip(y: Expr, n: Expr, x: Expr | None) -> Expr:
-    """``y`` with its sign changed if n is odd, and again if x is negative."""
-    top = FORMATS[y.dtype]
-    width = top.width
-    sign = shl(n, width - 1)
-    if x is not None:
-        sign = sign ^ (bitcast(x, top.unsigned) & (1 << (width - 1)))
-    return bitcast(bitcast(y, top.unsigned) ^ sign, y.dtype)
-
-
-def _tan(r: Expr, n: Expr, x: Expr) -> Expr:
+def _tangent(r: Expr, n: Expr, x: Expr) -> Expr:
+    """Tangent of ``n * pi / 2 + r``, negated if ``x`` is negative."""
+    form = FORMATS[r.dtype]
     square = r * r
     t = fma(horner(square, tables.TAN[r.dtype]), square * r, r)
     y = select(ne(n & 1, 0), -1.0 / t, t)
-    return _flip(y, const(0, n.dtype), x)
+    return bitcast(bitcast(y, form.unsigned) ^ (bitcast(x, form.unsigned) & (1 << (form.width - 1))), r.dtype)
 
 
-def _payne_hanek(size: Expr, *, half_turns: int, quarter_shift: bool) -> tuple[Expr, Expr]:
-    """r and n with ``size = (n + shift) * pi / half_turns + r``, n modulo 2, shift 1/2 or 0; for large ``size``."""
+def _payne_hanek(size: Expr) -> tuple[Expr, Expr]:
+    """r and n modulo 4 with ``size = n * pi / 2 + r``; for large ``size``."""
     form = FORMATS[size.dtype]
     own, window = _DIGITS[size.dtype]
     word = cast(bitcast(size, form.unsigned), "u64")
     significand = (word & ((1 << form.fraction) - 1)) | (1 << form.fraction)
-    # the bit of 1 / pi whose product with the significand's last bit counts single half turns
-    exponent = shr(word, form.fraction) + ((1 << 64) - form.bias - form.fraction + _LEADING + half_turns - 2)
-    digits = _bits_from(exponent, window, _table(size.dtype))
-    product = _multiplied([significand & _DIGIT, shr(significand, 32)][:own], digits)
-    top = product[0] + ((1 << 64) - (1 << 30)) if quarter_shift else product[0]
-    # the top bit is n's, the rest a fraction, taken as signed: then n is one more if the fraction is negative
-    negative = ne(top & (1 << 30), 0)
-    n = (shr(top, 31) + select(negative, const(1, "u64"), const(0, "u64"))) & 1
-    turned = [top, *product[1:]]
-    turned = [select(negative, ~d, d) & _DIGIT for d in turned]
-    turned[0] = turned[0] & (_DIGIT >> 2)
+    # that bit of 1 / pi whose product with the significand's last bit counts whole turns; higher ones do not matter
+    position = shr(word, form.fraction) + ((1 << 64) - form.bias - form.fraction + _LEADING - 1)
+    digits = _bits_from(position, window, _table(size.dtype))
+    top, *lower = _multiplied([significand & _DIGIT, shr(significand, 32)][:own], digits)
+    # two bits of n, then a fraction that is taken as signed: n is one more if it is negative
+    negative = ne(top & (1 << 29), 0)
+    n = shr(top, 30) + select(negative, const(1, "u64"), const(0, "u64"))
+    fraction = [select(negative, ~d, d) & _DIGIT for d in (top, *lower)]
+    fraction[0] = fraction[0] & (_DIGIT >> 3)
     total = const(0.0, "f64")
     for k in reversed(range(min(window, 4))):
-        total = fma(cast(turned[k], "f64"), 2.0 ** (-31 - 32 * k), total)
-    r = total * (math.pi / half_turns)
+        total = fma(cast(fraction[k], "f64"), 2.0 ** (-30 - 32 * k), total)
+    r = total * (math.pi / 2)
     return cast(select(negative, -r, r), size.dtype), cast(n, form.unsigned)
 
 

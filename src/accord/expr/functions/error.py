@@ -1,0 +1,82 @@
+"""The error function and the activation that is made of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from accord.expr.functions import tables
+from accord.expr.functions.common import exp_reduced, horner, in_f64, ldexp
+from accord.expr.lang import Expr, cast
+from accord.expr.primitives import abs_, copysign, fma, lt, max_, min_, select
+
+__all__ = ["erf", "erfc", "gelu_erf"]
+
+_ERF_END: Final = 3.92  # from here on erf rounds to 1 in f32
+_ERF_MIDDLE: Final = 2.4600000381469727
+_ERFC_END: Final = 27.3  # from here on erfc underflows in f64
+_ERFC_SCALE: Final = 3.75
+_GELU_END: Final = 14.6  # from here on gelu underflows in f32
+_GELU_SCALE: Final = 0.35
+_GELU_MIDDLE: Final = 0.5818330645561218
+
+
+def erf(x: Expr) -> Expr:
+    """Error function."""
+    size = abs_(x)
+    square = size * size
+    small = fma(horner(square, tables.ERF[x.dtype]), size, size)
+    if x.dtype == "f64":
+        return copysign(select(lt(size, 1.0), small, 1.0 - _erfc_positive(size)), x)
+    limited = min_(_ERF_END, size)
+    large = horner(limited - _ERF_MIDDLE, tables.ERF_TAIL["f32"])
+    return copysign(select(lt(size, 1.0), small, large), x)
+
+
+def erfc(x: Expr) -> Expr:
+    """1 - erf(x), relative to its own size; f32 is computed in f64."""
+    if x.dtype == "f32":
+        return cast(erfc(in_f64(x)), "f32")
+    size = abs_(x)
+    y = _erfc_positive(size)
+    small = 1.0 - fma(horner(x * x, tables.ERF["f64"]), x, x)
+    return select(lt(size, 0.5), small, select(lt(x, 0.0), 2.0 - y, y))
+
+
+def _erfc_positive(size: Expr) -> Expr:
+    """erfc(size) = exp(-size**2) q(t) / (1 + 2 size), t = (size - k) / (size + k), f64.
+
+    Form: M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x**2) erfc x", 1981.
+    """
+    a = min_(_ERFC_END, size)
+    t = (a - _ERFC_SCALE) / (a + _ERFC_SCALE)
+    q = horner(t, tables.ERFC["f64"]) / fma(a, 2.0, 1.0)
+    p, n = _exp_of_square(a, 1.0)
+    return ldexp(fma(q, p, q), n)
+
+
+def _exp_of_square(a: Expr, factor: float) -> tuple[Expr, Expr]:
+    """p and n with exp(-factor * a**2) = (1 + p) * 2**n; what a**2 loses by rounding is put back."""
+    square = a * a
+    lost = fma(a, a, -square)
+    n, r = exp_reduced(square, scale=-factor)
+    coefficients = (1.0, *tables.EXP["f64"]) if a.dtype == "f64" else tables.EXP_RATIO["f32"]
+    scaled = [c * (-factor) ** (k + 1) for k, c in enumerate(coefficients)]
+    r = r + lost
+    return horner(r, scaled) * r, n
+
+
+def gelu_erf(x: Expr) -> Expr:
+    """x * Phi(x) with the normal distribution Phi: max(x, 0) - abs(x) erfc(abs(x) / sqrt(2)) / 2.
+
+    f32: exp(-x**2 / 2) times a polynomial in u = 1 / (1 + k abs(x)), which makes it nearly constant.
+    """
+    if x.dtype == "f64":
+        return x * 0.5 * erfc(x * -(0.5**0.5))
+    a = min_(_GELU_END, abs_(x))
+    scaled = a / fma(a, _GELU_SCALE, 1.0)
+    w = fma(scaled, -_GELU_SCALE, 1.0 - _GELU_MIDDLE)
+    q = horner(w, tables.GELU["f32"]) * scaled
+    p, n = _exp_of_square(a, 0.5)
+    return max_(0.0, x) - ldexp(fma(q, p, q), n)
+
+
