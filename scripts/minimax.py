@@ -287,7 +287,7 @@ TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
     "COS": (
         "cos(x) = 1 + x**2 q(x**2), |x| <= pi/4",
         _both(
-            _over(lambda x: (mp.cos(x) - 1) / x**2, -0.5), 0, QUARTER_PI, lambda x: x**2 / mp.cos(x), (3, 6), 2
+            _over(lambda x: (mp.cos(x) - 1) / x**2, -0.5), 0, QUARTER_PI, lambda x: x**2 / mp.cos(x), (3, 7), 2
         ),
     ),
     "TAN": ("tan(x) = x + x**3 q(x**2), |x| <= pi/4", _odd(mp.tan, QUARTER_PI, (0, 14), THIRD)),

@@ -69,8 +69,6 @@ def test_operator_of_a_user_even_where_its_domain_is_not_imported(opsets):
 
 
 def test_microsoft_domain_needs_no_import():
-    import accord.ops.microsoft  # noqa: F401
-
     source = model([node("QuickGelu", ["x"], ["y"], domain="com.microsoft")])
     assert load_model(source).opset_imports["com.microsoft"] == 1
 

@@ -1,5 +1,9 @@
 """The demo model's own operator, declared as a user would declare it."""
 
+# The sizes in Tensor[...] are names for people, not Python names; linters are told so.
+# ruff: noqa: F821, UP037
+# mypy: disable-error-code="name-defined,type-arg,misc,valid-type,no-any-return,attr-defined"
+
 from __future__ import annotations
 
 import numpy as np

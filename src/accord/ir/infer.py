@@ -169,6 +169,11 @@ class Inference:
         return tuple(out)
 
 
+#: Operators of the ONNX domain that give other values with every run.
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+
 #: Results up to this many elements are computed while facts are made.
 FOLD_ELEMENTS = 1024
 
@@ -260,6 +265,8 @@ class Analyzer:
     def _fold(self, context: Inference, outputs: list[Fact], evaluator: Evaluator) -> list[Fact]:
         """Replace facts of small outputs by constants where every input is constant and small."""
         node = context.node
+        if node.op_type in RANDOM:
+            return outputs
         if not outputs or any(
             a.is_ref() or a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()
         ):

@@ -46,6 +46,8 @@ def validate(model: ir.Model, limits: Limits = DEFAULT_LIMITS) -> None:
         UnknownOperatorError: no such operator.
         LimitError: the model is too large.
     """
+    import accord.ops.catalog  # noqa: F401  makes the operators of com.microsoft known
+
     if not model.graph.outputs:
         raise GraphError(
             "the graph is empty" if not len(model.graph) else "the graph has no outputs",

@@ -61,7 +61,10 @@ def check_opsets(imports: Iterable[tuple[str, int]], where: str | None = None) -
         shown = domain or "ai.onnx"
         if not 1 <= version < _MAX_VERSION:
             raise ModelFormatError(
-                f"domain '{shown}' is imported in no sensible version", value=where, expected="at least 1", found=version
+                f"domain '{shown}' is no sensible version",
+                value=where,
+                expected="at least 1",
+                found=version,
             )
         if seen.setdefault(domain, version) != version:
             raise GraphError(

@@ -15,7 +15,7 @@ _ERF_END: Final = 3.92  # from here on erf rounds to 1 in f32
 _ERF_MIDDLE: Final = 2.4600000381469727
 _ERFC_END: Final = 27.3  # from here on erfc underflows in f64
 _ERFC_SCALE: Final = 3.75
-_GELU_END: Final = 14.6  # from here on gelu underflows in f32
+_GELU_END: Final = {"f32": 14.6, "f64": 38.6}  # from here on gelu of minus this underflows
 _GELU_SCALE: Final = 0.35
 _GELU_MIDDLE: Final = 0.5818330645561218
 
@@ -43,15 +43,20 @@ def erfc(x: Expr) -> Expr:
 
 
 def _erfc_positive(size: Expr) -> Expr:
-    """erfc(size) = exp(-size**2) q(t) / (1 + 2 size), t = (size - k) / (size + k), f64.
+    """erfc(size) = exp(-size**2) q(t) / (1 + 2 size) with t = (size - k) / (size + k), f64.
 
     Form: M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x**2) erfc x", 1981.
     """
     a = min_(_ERFC_END, size)
-    t = (a - _ERFC_SCALE) / (a + _ERFC_SCALE)
-    q = horner(t, tables.ERFC["f64"]) / fma(a, 2.0, 1.0)
+    q = _erfc_ratio(a)
     p, n = _exp_of_square(a, 1.0)
     return ldexp(fma(q, p, q), n)
+
+
+def _erfc_ratio(a: Expr) -> Expr:
+    """erfc(a) / exp(-a**2)."""
+    t = (a - _ERFC_SCALE) / (a + _ERFC_SCALE)
+    return horner(t, tables.ERFC["f64"]) / fma(a, 2.0, 1.0)
 
 
 def _exp_of_square(a: Expr, factor: float) -> tuple[Expr, Expr]:
@@ -70,13 +75,12 @@ def gelu_erf(x: Expr) -> Expr:
 
     f32: exp(-x**2 / 2) times a polynomial in u = 1 / (1 + k abs(x)), which makes it nearly constant.
     """
+    a = min_(_GELU_END[x.dtype], abs_(x))
     if x.dtype == "f64":
-        return x * 0.5 * erfc(x * -(0.5**0.5))
-    a = min_(_GELU_END, abs_(x))
-    scaled = a / fma(a, _GELU_SCALE, 1.0)
-    w = fma(scaled, -_GELU_SCALE, 1.0 - _GELU_MIDDLE)
-    q = horner(w, tables.GELU["f32"]) * scaled
+        q = _erfc_ratio(a * 0.5**0.5) * (a * 0.5)
+    else:
+        scaled = a / fma(a, _GELU_SCALE, 1.0)
+        w = fma(scaled, -_GELU_SCALE, 1.0 - _GELU_MIDDLE)
+        q = horner(w, tables.GELU["f32"]) * scaled
     p, n = _exp_of_square(a, 0.5)
     return max_(0.0, x) - ldexp(fma(q, p, q), n)
-
-

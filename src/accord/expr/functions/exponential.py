@@ -84,8 +84,8 @@ def mish(x: Expr) -> Expr:
     limited = max_(low, x)
     p, n = _exp_parts(min_(_ONE_FROM[x.dtype], limited))
     z = ldexp(p, n)
-    ratio = fma(p, z, p + p) / fma(z, z + 2.0, 2.0)
-    return ldexp(limited * ratio, n)
+    more = z + 2.0
+    return ldexp(limited * p * (more / fma(z, more, 2.0)), n)
 
 
 def softplus(x: Expr) -> Expr:

@@ -8,5 +8,6 @@ from accord.ops.microsoft import fused as fused
 from accord.ops.microsoft import grouped as grouped
 from accord.ops.microsoft import normalization as normalization
 from accord.ops.microsoft import padding as padding
+from accord.ops.microsoft import quantized as quantized
 from accord.ops.microsoft import recurrence as recurrence
 from accord.ops.microsoft import rotary as rotary

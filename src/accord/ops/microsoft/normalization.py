@@ -13,7 +13,7 @@ from accord.ir.infer import Inference
 from accord.ops.microsoft.common import Outputs, cast, given, like_cast, operand, reshape, size, wants
 from accord.ops.microsoft.schemas import DOMAIN
 
-__all__ = ["embedding_sum", "mask_lengths", "rms_normalize", "simplified"]
+__all__ = ["mask_lengths", "rms_normalize", "simplified"]
 
 FLOAT = ir.DataType.FLOAT
 
@@ -112,11 +112,6 @@ def mask_lengths(b: Builder, mask: ir.Value | None, ids: ir.Value) -> ir.Value:
     return b("ReduceSum", ones, b.ints(1), keepdims=0)
 
 
-def embedding_sum(b: Builder, ids: ir.Value, word: ir.Value, position: ir.Value, segment: ir.Value | None) -> ir.Value:
-    """Word and position embeddings added up; without ``segment``, two terms."""
-    return _sum(b, b("Gather", word, ids, axis=0), position, segment)
-
-
 @expands("EmbedLayerNormalization", domain=DOMAIN)
 def embed_layer_normalization(b: Builder, n: Inference) -> Outputs:
     """Positions count from 0 unless they are given."""
@@ -128,7 +123,7 @@ def embed_layer_normalization(b: Builder, n: Inference) -> Outputs:
         position = b("Slice", table, b.ints(0), size(b, ids, 1), b.ints(0))
     segments = given(n, 1)
     segment = None if segments is None else b("Gather", operand(n, 4), segments, axis=0)
-    total = embedding_sum(b, ids, operand(n, 2), position, segment)
+    total = _sum(b, b("Gather", operand(n, 2), ids, axis=0), position, segment)
     y = b("LayerNormalization", total, operand(n, 5), operand(n, 6), axis=-1, epsilon=n.attr("epsilon", 1e-12))
     lengths = mask_lengths(b, given(n, 7), ids) if wants(n, 1) else None
     return [y, lengths, total]

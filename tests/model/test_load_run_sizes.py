@@ -1,0 +1,127 @@
+"""A run that would need more memory than there is fails with an error, before the memory is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from model_builders import model, value
+from onnx import TensorProto, helper
+
+from accord.errors import ExecutionError, InputError
+from accord.runtime.growth import refuse_growth
+from accord.runtime.model import Model
+from accord.runtime.pipeline import Options
+
+node = helper.make_node
+INT64 = TensorProto.INT64
+HUGE = 2**40
+
+
+def compiled(source):
+    return Model(source, Options(reference=True))
+
+
+def test_output_of_symbolic_size():
+    made = compiled(
+        model(
+            [node("Add", ["x", "z"], ["y"])],
+            [value("x", ["n", 1]), value("z", [1, "n"])],
+            [value("y", ["n", "n"])],
+        )
+    )
+    side = np.zeros(2_000_000, np.float32)
+    with pytest.raises(ExecutionError, match="more memory than there is") as caught:
+        made(side[:, None], side[None])
+    assert caught.value.remedy
+    assert made(np.ones((2, 1), np.float32), np.ones((1, 2), np.float32))[0].sum() == 8  # it goes on serving
+
+
+def test_intermediate_of_symbolic_size():
+    nodes = [node("Add", ["x", "z"], ["h"]), node("ReduceSum", ["h"], ["y"], keepdims=0)]
+    made = compiled(model(nodes, [value("x", ["n", 1]), value("z", [1, "n"])], [value("y", [])]))
+    side = np.zeros(2_000_000, np.float32)
+    with pytest.raises(ExecutionError, match="more memory than there is"):
+        made(side[:, None], side[None])
+
+
+def test_negative_size():
+    kernel = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 5], [1.0] * 5)
+    made = compiled(model([node("Conv", ["x", "w"], ["y"])], [value("x", [1, 1, "n"])], [value("y", None)], [kernel]))
+    with pytest.raises(InputError, match="negative"):
+        made(np.zeros((1, 1, 3), np.float32))
+    assert made(np.ones((1, 1, 5), np.float32))[0].tolist() == [[[5.0]]]
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "arrays"),
+    [
+        ("ConstantOfShape", [("s", [2])], [[HUGE, HUGE]]),
+        ("Expand", [("x", [1]), ("s", [2])], [None, [HUGE, 4]]),
+        ("Tile", [("x", [1]), ("s", [1])], [None, [HUGE]]),
+        ("Range", [("a", []), ("b", []), ("c", [])], [0, HUGE, 1]),
+        ("Pad", [("x", [1]), ("s", [2])], [None, [0, HUGE]]),
+    ],
+)
+def test_size_that_only_the_content_tells(op, inputs, arrays):
+    declared = [
+        value(n, shape, TensorProto.FLOAT if a is None else INT64) for (n, shape), a in zip(inputs, arrays, strict=True)
+    ]
+    made = compiled(model([node(op, [n for n, _ in inputs], ["y"], name="grow")], declared, [value("y", None, 0)]))
+    given = [np.ones(1, np.float32) if a is None else np.array(a, np.int64) for a in arrays]
+    with pytest.raises(ExecutionError, match="more memory than there is") as caught:
+        made(*given)
+    assert caught.value.node
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        ("Resize", (np.ones((1, 1), np.float32), None, np.array([1e7, 1e7], np.float32))),
+        ("Resize", (np.ones((1, 1), np.float32), None, None, np.array([HUGE, 1]))),
+        ("OneHot", (np.ones(4, np.int64), np.array(HUGE), np.zeros(2, np.float32))),
+        ("MelWeightMatrix", (np.array(2**20), np.array(2**30))),
+        ("HannWindow", (np.array(HUGE),)),
+        ("CenterCropPad", (np.ones(1, np.float32), np.array([HUGE]))),
+        ("Range", (np.array(0.0), np.array(1.0), np.array(1e-30))),
+    ],
+)
+def test_operators_that_grow(op, arguments):
+    with pytest.raises(ExecutionError, match="more memory"):
+        refuse_growth(op, arguments)
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        ("Expand", (np.ones((2, 1)), np.array([2, 5]))),
+        ("Range", (np.array(0), np.array(5), np.array(0))),
+        ("Resize", (np.ones((1, 1)), None, np.array([np.nan, 1]))),
+        ("Tile", (np.ones(2), np.array([-1]))),
+        ("Pad", (np.ones(2), None)),
+        ("Relu", (np.ones(2),)),
+    ],
+)
+def test_the_rest_is_left_to_the_kernel(op, arguments):
+    refuse_growth(op, arguments)
+
+
+def test_scan_outputs_of_an_endless_loop(monkeypatch):
+    from accord.runtime import control
+
+    monkeypatch.setattr(control, "physical_memory", lambda: 1 << 20)
+    body = helper.make_graph(
+        [node("Identity", ["k"], ["again"]), node("Identity", ["s"], ["next"]), node("Identity", ["s"], ["scan"])],
+        "body",
+        [value("i", [], INT64), value("k", [], TensorProto.BOOL), value("s", [64])],
+        [value("again", [], TensorProto.BOOL), value("next", [64]), value("scan", [64])],
+    )
+    made = compiled(
+        model(
+            [node("Loop", ["n", "", "x"], ["last", "y"], body=body)],
+            [value("n", [], INT64), value("x", [64])],
+            [value("y", None)],
+        )
+    )
+    assert made(np.array(3), np.ones(64, np.float32))[0].shape == (3, 64)
+    with pytest.raises(ExecutionError, match="scan outputs do not fit"):
+        made(np.array(2**62), np.ones(64, np.float32))

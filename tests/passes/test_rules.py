@@ -1,0 +1,349 @@
+"""Each rule: what it rewrites, what it leaves alone and why, and that results stay the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import model, node
+
+from accord.backends.reference.evaluator import evaluate
+from accord.passes.phases import phases, rule_names
+from accord.runtime.model import Model
+from accord.runtime.pipeline import Options
+
+F = np.float32
+RNG = np.random.default_rng(7)
+
+
+def rand(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(F)
+
+
+def compiled(proto, **options) -> Model:
+    return Model(proto, Options(**options))
+
+
+def ops(m: Model) -> list[str]:
+    return [n.op_type for n in m.compiled.model.graph]
+
+
+def fired(m: Model) -> set[str]:
+    return {p.rule for p in m.compiled.log.patches}
+
+
+def check(proto, feeds: dict[str, np.ndarray], rule: str, left: list[str], **options) -> Model:
+    """The rule fires, the operators that are left are these, and the outputs are the oracle's."""
+    m = compiled(proto, **options)
+    assert rule in fired(m)
+    assert ops(m) == left
+    without = compiled(proto, disabled_rules=(rule,))
+    assert rule not in fired(without)
+    want = evaluate(proto, feeds)
+    for got in (m(feeds), without(feeds), compiled(proto, level=0)(feeds)):
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    return m
+
+
+def reasons(m: Model, rule: str) -> list[str]:
+    return [str(s.reason) for s in m.compiled.log.skipped if s.rule == rule]
+
+
+def test_rule_names_are_unique():
+    assert len(rule_names()) == len(set(rule_names()))
+    assert all(r.level >= 1 for p in phases() for r in p.rules)
+
+
+def test_constants_fold():
+    proto = model(
+        [node("Add", ["a", "b"], ["c"]), node("Mul", ["x", "c"], ["y"])],
+        {"x": (F, ["n", 3])},
+        ["y"],
+        {"a": rand(3), "b": rand(3)},
+    )
+    check(proto, {"x": rand(2, 3)}, "fold-constants", ["Mul"])
+
+
+def test_random_nodes_do_not_fold():
+    proto = model([node("RandomNormal", [], ["r"], shape=[4]), node("Add", ["x", "r"], ["y"])], {"x": (F, [4])}, ["y"])
+    m = compiled(proto)
+    assert "RandomNormal" in ops(m)
+
+
+def test_a_result_much_larger_than_its_inputs_is_not_stored():
+    proto = model(
+        [node("Expand", ["c", "s"], ["e"]), node("Add", ["x", "e"], ["y"])],
+        {"x": (F, [1024, 1024])},
+        ["y"],
+        {"c": rand(1, 1), "s": np.array([1024, 1024], np.int64)},
+    )
+    m = compiled(proto)
+    assert "Expand" in ops(m)
+    assert any("larger than its inputs" in r for r in reasons(m, "fold-constants"))
+
+
+@pytest.mark.parametrize(
+    "removed",
+    [node("Identity", ["a"], ["b"]), node("Dropout", ["a"], ["b"]), node("Sum", ["a"], ["b"])],
+    ids=lambda n: n.op_type,
+)
+def test_identities_go(removed):
+    proto = model([node("Relu", ["x"], ["a"]), removed, node("Neg", ["b"], ["y"])], {"x": (F, [2, 3])}, ["y"])
+    check(proto, {"x": rand(2, 3)}, "remove-identity", ["Relu", "Neg"])
+
+
+def test_training_dropout_stays():
+    proto = model(
+        [node("Dropout", ["x", "r", "t"], ["y"])], {"x": (F, [2]), "t": (np.bool_, [])}, ["y"], {"r": np.array(0.5, F)}
+    )
+    m = compiled(proto)
+    assert any("training_mode" in r for r in reasons(m, "remove-identity"))
+
+
+def test_casts_there_and_back_go():
+    proto = model(
+        [node("Cast", ["x"], ["a"], to=11), node("Cast", ["a"], ["b"], to=1), node("Neg", ["b"], ["y"])],
+        {"x": (F, [3])},
+        ["y"],
+    )
+    check(proto, {"x": rand(3)}, "remove-no-op-cast", ["Neg"])
+
+
+def test_a_narrowing_cast_stays():
+    proto = model(
+        [node("Cast", ["x"], ["a"], to=10), node("Cast", ["a"], ["b"], to=1), node("Neg", ["b"], ["y"])],
+        {"x": (F, [3])},
+        ["y"],
+    )
+    assert ops(compiled(proto)) == ["Cast", "Cast", "Neg"]
+
+
+def test_transposes_merge():
+    proto = model(
+        [
+            node("Relu", ["x"], ["r"]),
+            node("Transpose", ["r"], ["a"], perm=[1, 2, 0]),
+            node("Transpose", ["a"], ["b"], perm=[1, 2, 0]),
+            node("Neg", ["b"], ["y"]),
+        ],
+        {"x": (F, [2, 3, 4])},
+        ["y"],
+    )
+    check(proto, {"x": rand(2, 3, 4)}, "merge-transposes", ["Relu", "Transpose", "Neg"])
+
+
+def test_a_transpose_of_ones_is_a_reshape():
+    proto = model(
+        [node("Relu", ["x"], ["r"]), node("Transpose", ["r"], ["a"], perm=[0, 2, 1]), node("Neg", ["a"], ["y"])],
+        {"x": (F, ["n", 1, 4])},
+        ["y"],
+    )
+    check(proto, {"x": rand(3, 1, 4)}, "transpose-to-reshape", ["Relu", "Reshape", "Neg"])
+
+
+def test_shape_arithmetic_disappears():
+    proto = model(
+        [
+            node("Shape", ["x"], ["s"]),
+            node("Gather", ["s", "zero"], ["n"]),
+            node("Concat", ["n", "rest"], ["t"], axis=0),
+            node("Reshape", ["x", "t"], ["r"]),
+            node("Neg", ["r"], ["y"]),
+        ],
+        {"x": (F, ["n", 4, 6])},
+        ["y"],
+        {"zero": np.array([0], np.int64), "rest": np.array([24], np.int64)},
+    )
+    check(proto, {"x": rand(3, 4, 6)}, "fold-reshape-target", ["Reshape", "Neg"])
+
+
+def test_reshapes_collapse():
+    proto = model(
+        [
+            node("Relu", ["x"], ["r"]),
+            node("Flatten", ["r"], ["a"]),
+            node("Reshape", ["a", "t"], ["b"]),
+            node("Neg", ["b"], ["y"]),
+        ],
+        {"x": (F, ["n", 4, 6])},
+        ["y"],
+        {"t": np.array([0, 6, 4], np.int64)},
+    )
+    check(proto, {"x": rand(2, 4, 6)}, "collapse-reshapes", ["Relu", "Reshape", "Neg"])
+
+
+def test_neutral_arithmetic_goes():
+    proto = model(
+        [node("Mul", ["x", "one"], ["a"]), node("Sub", ["a", "zero"], ["b"]), node("Neg", ["b"], ["y"])],
+        {"x": (F, ["n", 3])},
+        ["y"],
+        {"one": np.ones(3, F), "zero": np.zeros((), F)},
+    )
+    check(proto, {"x": rand(2, 3)}, "remove-neutral-arithmetic", ["Neg"])
+
+
+def test_a_neutral_constant_that_broadcasts_stays():
+    proto = model([node("Mul", ["x", "one"], ["y"])], {"x": (F, [1, 3])}, ["y"], {"one": np.ones((4, 3), F)})
+    m = compiled(proto)
+    assert ops(m) == ["Mul"]
+    assert any("broadcasts" in r for r in reasons(m, "remove-neutral-arithmetic"))
+
+
+def batch_norm(channels: int) -> dict[str, np.ndarray]:
+    return {"g": rand(channels), "b": rand(channels), "m": rand(channels), "v": np.abs(rand(channels)) + 0.5}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes", "channels"),
+    [
+        ("Conv", (6, 4, 3, 3), {}, 6),
+        ("Conv", (6, 2, 3, 3), {"group": 2}, 6),
+        ("ConvTranspose", (4, 6, 3, 3), {}, 6),
+        ("ConvTranspose", (4, 3, 3, 3), {"group": 2}, 6),
+    ],
+)
+def test_batch_norm_folds(op, shape, attributes, channels, bias):
+    constants = {"w": rand(*shape), **batch_norm(channels)} | ({"c": rand(channels)} if bias else {})
+    proto = model(
+        [
+            node(op, ["x", "w", *(["c"] if bias else [])], ["a"], **attributes),
+            node("BatchNormalization", ["a", "g", "b", "m", "v"], ["y"]),
+        ],
+        {"x": (F, ["n", 4, 7, 7])},
+        ["y"],
+        constants,
+    )
+    check(proto, {"x": rand(2, 4, 7, 7)}, "fold-batch-norm", [op])
+
+
+def test_batch_norm_with_statistics_from_outside_says_why():
+    proto = model(
+        [node("Conv", ["x", "w"], ["a"]), node("BatchNormalization", ["a", "g", "b", "m", "v"], ["y"])],
+        {"x": (F, [1, 3, 5, 5]), "v": (F, [4])},
+        ["y"],
+        {"w": rand(4, 3, 1, 1), "g": rand(4), "b": rand(4), "m": rand(4)},
+    )
+    m = compiled(proto)
+    assert ops(m) == ["Conv", "BatchNormalization"]
+    assert any("input_var 'v' is a graph input" in r for r in reasons(m, "fold-batch-norm"))
+
+
+def test_a_default_that_the_caller_may_replace_is_no_constant():
+    proto = model(
+        [node("Conv", ["x", "w"], ["a"]), node("BatchNormalization", ["a", "g", "b", "m", "v"], ["y"])],
+        {"x": (F, [1, 3, 5, 5]), "m": (F, [4])},
+        ["y"],
+        {"w": rand(4, 3, 1, 1), **batch_norm(4)},
+    )
+    m = compiled(proto)
+    assert "fold-batch-norm" not in fired(m)
+    x = rand(1, 3, 5, 5)
+    default, other = m(x=x)[0], m(x=x, m=np.zeros(4, F))[0]
+    assert not np.allclose(default, other)
+
+
+def test_batch_norm_does_not_fold_into_a_value_with_other_uses():
+    proto = model(
+        [
+            node("Conv", ["x", "w"], ["a"]),
+            node("BatchNormalization", ["a", "g", "b", "m", "v"], ["y"]),
+            node("Neg", ["a"], ["z"]),
+        ],
+        {"x": (F, [1, 3, 5, 5])},
+        ["y", "z"],
+        {"w": rand(4, 3, 1, 1), **batch_norm(4)},
+    )
+    m = check(proto, {"x": rand(1, 3, 5, 5)}, "batch-norm-to-affine", ["Conv", "Mul", "Add", "Neg"])
+    assert any("has other uses" in r for r in reasons(m, "fold-batch-norm"))
+
+
+@pytest.mark.parametrize("op", ["Mul", "Div", "Add", "Sub"])
+@pytest.mark.parametrize("size", [(1,), (6, 1, 1), (1, 6, 1, 1)])
+def test_affine_folds_into_conv(op, size):
+    proto = model(
+        [node("Conv", ["x", "w"], ["a"]), node(op, ["a", "c"], ["y"])],
+        {"x": (F, ["n", 4, 5, 5])},
+        ["y"],
+        {"w": rand(6, 4, 3, 3), "c": np.abs(rand(*size)) + 0.5},
+    )
+    check(proto, {"x": rand(2, 4, 5, 5)}, "fold-affine-into-contraction", ["Conv"])
+
+
+@pytest.mark.parametrize("trans_b", [0, 1])
+def test_affine_folds_into_gemm(trans_b):
+    w = rand(5, 4) if trans_b else rand(4, 5)
+    proto = model(
+        [node("Gemm", ["x", "w", "b"], ["a"], transB=trans_b, alpha=0.5, beta=2.0), node("Mul", ["a", "c"], ["y"])],
+        {"x": (F, ["n", 4])},
+        ["y"],
+        {"w": w, "b": rand(5), "c": rand(5)},
+    )
+    check(proto, {"x": rand(3, 4)}, "fold-affine-into-contraction", ["Gemm"])
+
+
+def test_a_constant_along_another_axis_does_not_fold():
+    proto = model(
+        [node("Conv", ["x", "w"], ["a"]), node("Mul", ["a", "c"], ["y"])],
+        {"x": (F, [1, 4, 5, 5])},
+        ["y"],
+        {"w": rand(6, 4, 1, 1), "c": rand(5)},
+    )
+    m = compiled(proto)
+    assert ops(m) == ["Conv", "Mul"]
+    assert any("one value a channel" in r for r in reasons(m, "fold-affine-into-contraction"))
+
+
+def test_equal_expressions_are_computed_once():
+    proto = model(
+        [
+            node("Exp", ["x"], ["a"]),
+            node("Exp", ["x"], ["b"]),
+            node("Add", ["a", "p"], ["c"]),
+            node("Add", ["b", "q"], ["d"]),
+            node("Mul", ["c", "d"], ["y"]),
+        ],
+        {"x": (F, [3])},
+        ["y"],
+        {"p": np.float32(2), "q": np.float32(2)},
+    )
+    check(proto, {"x": rand(3)}, "common-subexpressions", ["Exp", "Add", "Mul"])
+
+
+def test_graph_outputs_keep_their_names():
+    proto = model(
+        [node("Identity", ["x"], ["y"]), node("Relu", ["x"], ["r"]), node("Identity", ["r"], ["z"])],
+        {"x": (F, [2])},
+        ["y", "z", "r"],
+    )
+    m = compiled(proto)
+    assert [o.name for o in m.outputs] == ["y", "z", "r"]
+    x = rand(2)
+    out = m(x)
+    np.testing.assert_array_equal(out["y"], x)
+    np.testing.assert_array_equal(out["z"], np.maximum(x, 0))
+    assert out["y"] is not x and not np.shares_memory(out["y"], x)
+
+
+def test_stop_after_applies_that_many_patches():
+    proto = model(
+        [
+            node("Identity", ["x"], ["a"]),
+            node("Relu", ["a"], ["b"]),
+            node("Identity", ["b"], ["c"]),
+            node("Neg", ["c"], ["y"]),
+        ],
+        {"x": (F, [2])},
+        ["y"],
+    )
+    counts = [len(compiled(proto, stop_after=n).compiled.log.patches) for n in range(4)]
+    assert counts == [0, 1, 2, 2]
+
+
+def test_unknown_rules_and_levels_are_errors():
+    from accord.errors import AccordError
+
+    with pytest.raises(AccordError, match="unknown rule"):
+        Options(disabled_rules=("no-such-rule",))
+    with pytest.raises(AccordError, match="level"):
+        Options(level=4)
