@@ -13,6 +13,7 @@ from typing import Any
 
 from accord.contract.contract import Attribute, Contract, Execution, Parameter, Scheduling, Semantic, Tolerance
 from accord.errors import ContractError, UnknownOperatorError
+from accord.ir.infer import RANDOM
 
 __all__ = ["all_contracts", "contract_for", "provide", "register", "unregister", "user_contract", "user_contracts"]
 
@@ -30,9 +31,6 @@ _TOLERANCE = {
 _ACCUMULATE = {"float16": "float32", "bfloat16": "float32"}
 
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
-_NOT_DETERMINISTIC = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
 #: Fusion class by operator; whatever is missing here is opaque.
 _FUSES: dict[str, str] = {
     **dict.fromkeys(
@@ -146,7 +144,7 @@ def _schema_contract(schema: Any) -> Contract:
 
     fuses = _FUSES.get(schema.name, "opaque") if schema.domain == "" else "opaque"
     nullable = tuple(p.name for p in schema.inputs if str(p.option).endswith("Optional"))
-    deterministic = schema.name not in _NOT_DETERMINISTIC
+    deterministic = schema.name not in RANDOM
     return Contract(
         Semantic(
             domain=schema.domain,

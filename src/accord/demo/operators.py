@@ -2,7 +2,7 @@
 
 # The sizes in Tensor[...] are names for people, not Python names; linters are told so.
 # ruff: noqa: F821, UP037
-# mypy: disable-error-code="name-defined,type-arg,misc,valid-type,no-any-return,attr-defined"
+# mypy: disable-error-code="name-defined,type-arg,misc,valid-type,return-value,no-any-return,attr-defined"
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accord.ops.microsoft import activations as activations
 from accord.ops.microsoft import attention as attention
+from accord.ops.microsoft import blocks as blocks
 from accord.ops.microsoft import fused as fused
 from accord.ops.microsoft import grouped as grouped
 from accord.ops.microsoft import normalization as normalization

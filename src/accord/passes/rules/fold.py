@@ -11,6 +11,7 @@ from accord.contract.registry import contract_for
 from accord.errors import UnknownOperatorError
 from accord.ir import dims as D
 from accord.ir.facts import TensorFact, to_numpy
+from accord.ir.infer import RANDOM
 from accord.ir.patch import Patch, Reason, patch_from
 from accord.passes.rule import Rule, RuleContext
 
@@ -18,10 +19,6 @@ __all__ = ["CommonSubexpressions", "FoldConstants", "ShareConstants"]
 
 #: A folded result may be larger than its inputs by this many bytes; beyond, it is cheaper to compute than to keep.
 MAX_GROWTH_BYTES = 1 << 20
-
-_NEVER = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
 
 
 def _has_graph(node: ir.Node) -> bool:
@@ -58,7 +55,7 @@ class FoldConstants(Rule):
         if (
             evaluator is None
             or _has_graph(node)
-            or node.op_type in _NEVER
+            or node.op_type in RANDOM
             or node.op_identifier() in context.model.functions
         ):
             return None
@@ -99,7 +96,7 @@ class CommonSubexpressions(Rule):
 
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
         """A patch that uses the earlier node's outputs, if there is an equal earlier node in this graph."""
-        if _has_graph(node) or node.op_type in _NEVER or not node.outputs:
+        if _has_graph(node) or node.op_type in RANDOM or not node.outputs:
             return None
         if node.op_identifier() not in context.model.functions:
             try:
