@@ -15,7 +15,7 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 
-import mpmath as mp
+import mpmath as mp  # type: ignore[import-untyped]
 
 mp.mp.dps = 60
 Function = Callable[[mp.mpf], mp.mpf]
@@ -160,7 +160,9 @@ def _over(f: Function, limit: mp.mpf | float) -> Function:
     return lambda x: f(x) if x else mp.mpf(limit)
 
 
-def _both(function: Function, low: float, high: float, weight: Function, terms: tuple[int, int], step: int = 1) -> dict[str, Fit]:
+def _both(
+    function: Function, low: float, high: float, weight: Function, terms: tuple[int, int], step: int = 1
+) -> dict[str, Fit]:
     return {
         dtype: Fit(function, low, high, count, weight, step, size)
         for dtype, count, size in zip(("f32", "f64"), terms, (24, 53), strict=True)
@@ -170,9 +172,7 @@ def _both(function: Function, low: float, high: float, weight: Function, terms: 
 
 def _odd(f: Function, high: float, terms: tuple[int, int], third: mp.mpf) -> dict[str, Fit]:
     """f(x) = x + x**3 q(x**2), relative error of f."""
-    return _both(
-        _over(lambda x: (f(x) - x) / x**3, third), 0, high, _over(lambda x: x**3 / f(x), 0), terms, 2
-    )
+    return _both(_over(lambda x: (f(x) - x) / x**3, third), 0, high, _over(lambda x: x**3 / f(x), 0), terms, 2)
 
 
 def _exp_ratio(terms: int) -> dict[str, Fit]:
@@ -258,7 +258,7 @@ TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
     "LOG2": (
         "log2(1 + x) = c x + x**2 q(x), -1/4 <= x <= 1/2, c = log2(e) as f32",
         _both(
-            _over(lambda x: (mp.log1p(x) / mp.log(2) / x - LOG2E_F32), 1 / mp.log(2) - LOG2E_F32),
+            _over(lambda x: mp.log1p(x) / mp.log(2) / x - LOG2E_F32, 1 / mp.log(2) - LOG2E_F32),
             -0.25,
             0.5,
             _over(lambda x: abs(x / mp.log1p(x)), 1),
@@ -286,9 +286,7 @@ TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
     "SIN": ("sin(x) = x + x**3 q(x**2), |x| <= pi/4", _odd(mp.sin, QUARTER_PI, (3, 6), -THIRD / 2)),
     "COS": (
         "cos(x) = 1 + x**2 q(x**2), |x| <= pi/4",
-        _both(
-            _over(lambda x: (mp.cos(x) - 1) / x**2, -0.5), 0, QUARTER_PI, lambda x: x**2 / mp.cos(x), (3, 7), 2
-        ),
+        _both(_over(lambda x: (mp.cos(x) - 1) / x**2, -0.5), 0, QUARTER_PI, lambda x: x**2 / mp.cos(x), (3, 7), 2),
     ),
     "TAN": ("tan(x) = x + x**3 q(x**2), |x| <= pi/4", _odd(mp.tan, QUARTER_PI, (0, 14), THIRD)),
     "ATAN": ("atan(x) = x + x**3 q(x**2), |x| <= 1", _odd(mp.atan, 1, (8, 20), -THIRD)),
@@ -316,12 +314,11 @@ TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
     ),
     "ERFC": (
         f"erfc(x) = exp(-x**2) / (1 + 2 x) q((x - {ERFC_K}) / (x + {ERFC_K})), 0 <= x <= {ERFC_END}",
-        _both(
-            _erfc, -1, (ERFC_END - ERFC_K) / (ERFC_END + ERFC_K), lambda t: 1 / _erfc(t), (0, 24)
-        ),
+        _both(_erfc, -1, (ERFC_END - ERFC_K) / (ERFC_END + ERFC_K), lambda t: 1 / _erfc(t), (0, 24)),
     ),
     "GELU": (
-        f"erfc(x / sqrt(2)) / 2 = exp(-x**2 / 2) u q(u - {GELU_MIDDLE!r}), u = 1 / (1 + {GELU_K} x), 0 <= x <= {GELU_END}",
+        f"erfc(x / sqrt(2)) / 2 = exp(-x**2 / 2) u q(u - {GELU_MIDDLE!r}),"
+        f" u = 1 / (1 + {GELU_K} x), 0 <= x <= {GELU_END}",
         _both(
             _gelu,
             1 / (1 + GELU_K * GELU_END) - GELU_MIDDLE,

@@ -52,6 +52,15 @@ def test_negative_size():
     assert made(np.ones((1, 1, 5), np.float32))[0].tolist() == [[[5.0]]]
 
 
+def test_empty_output_with_a_size_that_numpy_cannot_count():
+    made = compiled(
+        model([node("Reshape", ["x", "s"], ["y"], allowzero=1)], [value("x", [0])], [value("y", None)],
+              [helper.make_tensor("s", INT64, [3], [0, 2**40, 2**40])])
+    )  # fmt: skip
+    with pytest.raises(InputError, match="too large"):
+        made(np.zeros(0, np.float32))
+
+
 @pytest.mark.parametrize(
     ("op", "inputs", "arrays"),
     [

@@ -98,6 +98,7 @@ def test_onnx_domains_must_be_imported(domain, shown):
         ("Concat", [], "too few inputs Expected: at least 1 (inputs...)"),
         ("Add", ["x", ""], "input 'B' is left out"),
         ("Add", ["", "x"], "input 'A' is left out"),
+        ("Min", ["x", "", "x"], "one of the inputs 'data_0' is left out"),
     ],
 )
 def test_inputs(op, inputs, text):

@@ -11,7 +11,8 @@ For example::
 
 The function is the reference: NumPy arrays in, NumPy arrays out. Parameters with a ``Tensor`` annotation are inputs
 (``| None`` makes one optional), keyword-only parameters are attributes. Sizes are names, integers, or expressions of
-names and integer attributes; ``...`` as the first size stands for any leading axes. From this follow the schema, the checks
+names and integer attributes; ``...`` as the first size stands for any leading axes. From this follow the schema, the
+checks
 when a model is loaded, and the shapes of outputs.
 """
 

@@ -13,11 +13,24 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 from weakref import WeakValueDictionary
 
-__all__ = ["DTYPES", "FLOATS", "INTS", "SIGNED", "Expr", "bits", "call", "cast", "const", "operand", "topological"]
+__all__ = [
+    "DTYPES",
+    "FLOATS",
+    "INTS",
+    "SIGNED",
+    "Expr",
+    "bits",
+    "call",
+    "cast",
+    "const",
+    "operand",
+    "rebuild",
+    "topological",
+]
 
 FLOATS: Final = frozenset({"f16", "bf16", "f32", "f64"})
 SIGNED: Final = frozenset({"i8", "i16", "i32", "i64"})
@@ -191,10 +204,15 @@ def cast(x: Expr, dtype: str) -> Expr:
 
     An integer that does not fit keeps its low bits. A float that does not fit an integer type, and NaN, give: for 32
     and 64 bits signed the lowest integer; for narrower types the low bits of what i32 gives; for u32 the low bits of
-    what i64 gives; for u64, what fits i64 gives its low bits and the rest 2**63. NumPy and ONNX Runtime do the same
-    on x86, the ONNX specification leaves it open. f64 → f16 and bf16 round once.
+    what i64 gives; for u64, the low bits of what i64 gives below 2**63, and 0 from 2**64 on. NumPy and ONNX Runtime do
+    mostly the same on x86, the ONNX specification leaves it open. f64 → f16 and bf16 round once.
     """
     return x if x.dtype == dtype else _make("cast", (x,), dtype)
+
+
+def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    """``node`` with other operands of the same types."""
+    return node if args == node.args else _make(node.op, args, node.dtype, node.value)
 
 
 def bits(dtype: str) -> int:
@@ -202,15 +220,18 @@ def bits(dtype: str) -> int:
     return 8 if dtype == "bool" else int(dtype.lstrip("fiub"))
 
 
-def topological(roots: Iterable[Expr]) -> list[Expr]:
-    """All subexpressions of ``roots``, each once, operands before users. Iterative, so depth is not limited."""
+def topological(roots: Iterable[Expr], known: Container[Expr] = ()) -> list[Expr]:
+    """All subexpressions of ``roots``, each once, operands before users; nothing in ``known`` or only reached by it.
+
+    Iterative, so depth is not limited.
+    """
     order: list[Expr] = []
     done: set[Expr] = set()
     stack = [(root, False) for root in roots]
     stack.reverse()
     while stack:
         node, ready = stack.pop()
-        if node in done:
+        if node in done or node in known:
             continue
         if ready:
             done.add(node)

@@ -1,6 +1,6 @@
 """The primitives: the closed set of operations that every printer knows, and functions that build them.
 
-===============  =======================================================================================================
+===============  ======================================================================================================
 operand, const   an element of an operand; a number
 cast             numeric conversion between any two types, see :func:`accord.expr.lang.cast`
 add sub mul      floats: IEEE 754, one rounding to nearest even; integers: modulo 2**n
@@ -17,16 +17,18 @@ isnan            → bool
 select           ``select(c, a, b)``: a where c, else b. Any type
 rare             as ``select``; says that c is false for nearly all elements, so that a printer may branch around a
 and or xor not   integers: bitwise; bool: logical
-shl shr          integers: by the second operand taken as unsigned; ``shr`` of a signed integer repeats its sign. A shift
-                 by the number of bits or more gives 0, or the sign in all bits
+shl shr          integers: by the second operand taken as unsigned; ``shr`` of a signed integer repeats its sign. By the
+                 number of bits or more gives 0, or the sign in all bits
 bitcast          the same bits as another type of the same size
 idiv irem        integers: quotient toward zero, remainder with the dividend's sign. By zero both give 0; the lowest
                  integer by -1 gives itself and 0. Nothing traps
 ldexp            floats: ``ldexp(x, n)`` is x * 2**n, n an integer in the type of x with abs(n) <= 252 (f32) or 2044
-                 (f64); overflows to infinity, NaN if x is NaN. Rounded once if x is normal or n >= 0
+                 (f64); overflows to infinity, NaN if x is NaN. Rounded once if x is normal or n >= 0. Beyond, for
+                 infinite n too, 0 or infinity if x lies between 2**-60 and 2**60
 exponent         floats: floor(log2(abs(x))); -inf for 0, inf for infinities, NaN for NaN. Exact for subnormals
-mantissa         floats: x > 0 scaled by a power of two into [3/4, 3/2); 1 for 0 and inf, -1 for -0; NaN below zero and for NaN
-===============  =======================================================================================================
+mantissa         floats: x > 0 scaled by a power of two into [3/4, 3/2); 1 for 0 and inf, -1 for -0; NaN below zero and
+                 for NaN
+===============  ======================================================================================================
 
 f16 and bf16 take part in operand, const, cast, select, rare and bitcast only.
 """

@@ -20,7 +20,6 @@ __all__ = [
     "Shape",
     "broadcast",
     "ceildiv",
-    "compile_dims",
     "evaluate",
     "floordiv",
     "is_known",
@@ -31,6 +30,7 @@ __all__ = [
     "modulo",
     "product",
     "proves_le",
+    "render",
     "substitute",
     "symbol",
     "symbols_of",
@@ -143,7 +143,7 @@ class Dim:
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = _render(self, lambda name: name)
+            self._text = render(self, lambda name: name)
         return self._text
 
     def __repr__(self) -> str:
@@ -557,7 +557,8 @@ def evaluate(d: DimLike, env: Mapping[str, int]) -> int:
     return value
 
 
-def _render(d: DimLike, name_of: Callable[[str], str]) -> str:
+def render(d: DimLike, name_of: Callable[[str], str]) -> str:
+    """Python text of ``d`` with each symbol written as ``name_of`` says."""
     if isinstance(d, int):
         return str(d)
     parts = []
@@ -567,10 +568,10 @@ def _render(d: DimLike, name_of: Callable[[str], str]) -> str:
             if isinstance(atom, _Symbol):
                 factors.append(name_of(atom.name))
             elif atom.function == "floordiv":
-                a, b = (_render(x, name_of) for x in atom.args)
+                a, b = (render(x, name_of) for x in atom.args)
                 factors.append(f"(({a})//({b}))")
             else:
-                factors.append(f"{atom.function}({', '.join(_render(x, name_of) for x in atom.args)})")
+                factors.append(f"{atom.function}({', '.join(render(x, name_of) for x in atom.args)})")
         if not factors:
             parts.append(str(coefficient))
         elif coefficient == 1:
@@ -580,29 +581,6 @@ def _render(d: DimLike, name_of: Callable[[str], str]) -> str:
         else:
             parts.append(f"{coefficient}*" + "*".join(factors))
     return " + ".join(parts).replace("+ -", "- ")
-
-
-def compile_dims(dims: Sequence[DimLike], symbols: Sequence[str]) -> Callable[[Sequence[int]], tuple[int, ...]]:
-    """A function from the values of ``symbols`` (in order) to the values of ``dims``.
-
-    Sizes are computed again for each new input shape, so they are compiled once to Python byte code.
-
-    Raises:
-        KeyError: a dimension uses a symbol that is not listed.
-    """
-    index = {name: i for i, name in enumerate(symbols)}
-    unique = {d: f"v{i}" for i, d in enumerate(dict.fromkeys(d for d in dims if isinstance(d, Dim)))}
-    lines = ["def sizes(s):"]
-    lines += [f"    {var} = {_render(d, lambda name: f's[{index[name]}]')}" for d, var in unique.items()]
-    items = ", ".join(unique[d] if isinstance(d, Dim) else str(d) for d in dims)
-    lines.append(f"    return ({items}{',' if len(dims) == 1 else ''})")
-    scope: dict[str, object] = {"broadcast": _broadcast_int, "min": min, "max": max}
-    exec("\n".join(lines), scope)
-    return scope["sizes"]  # type: ignore[return-value]
-
-
-def _broadcast_int(*sizes: int) -> int:
-    return next((s for s in sizes if s != 1), 1)
 
 
 def is_known(dims: Sequence[DimLike]) -> TypeGuard[Sequence[int]]:

@@ -226,6 +226,10 @@ class _Checker:
                 raise _error(
                     node, f"input '{signature.inputs[i].name}' is left out", expected="a value: it is not optional"
                 )
+        if signature.max_inputs is None and node.domain in _VERSIONED and None in inputs[len(signature.inputs) - 1 :]:
+            raise _error(
+                node, f"one of the inputs '{signature.inputs[-1].name}' is left out", expected="values without gaps"
+            )
         count = len(node.outputs)
         if count < signature.min_outputs or (signature.max_outputs is not None and count > signature.max_outputs):
             raise _arity(node, "output", count, signature.min_outputs, signature.max_outputs, signature.outputs)

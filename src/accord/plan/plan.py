@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from accord.backends.protocol import Kernel, NativeKernel
-from accord.ir import dims as D
+from accord.ir.compute import compile_dims
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import Fact
 
@@ -163,7 +163,7 @@ class Plan:
             assert isinstance(kernel, NativeKernel)
             flat.extend(kernel.dims)
             step_ends.append(len(flat))
-        return D.compile_dims(flat, self.symbols), slot_ends, step_ends
+        return compile_dims(flat, self.symbols), slot_ends, step_ends
 
     def sizes(self, values: Sequence[int]) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
         """Shapes of static slots, and sizes of native steps, for values of the symbols."""

@@ -21,6 +21,9 @@ from accord.plan.plan import Plan, Storage
 
 __all__ = ["Arena", "Frame", "arena_blocks"]
 
+#: NumPy refuses shapes whose product of sizes, leaving out those that are 0, is not far below 2^63.
+_MAX_ELEMENTS = 1 << 56
+
 
 class Arena:
     """One block of aligned memory; it only grows."""
@@ -89,7 +92,7 @@ class Frame:
             for i in plan.static_slots
             if (s := plan.slots[i]).dtype is not None
         }
-        self._refuse_negative()
+        self._refuse_impossible()
         self._offsets, self.arena_bytes = order(nbytes).offsets(nbytes)
         self._refuse_too_large(nbytes)
         self._base = 0
@@ -109,17 +112,19 @@ class Frame:
         ]
         self._constant_views(python_slots)
 
-    def _refuse_negative(self) -> None:
-        """Sizes that an expression makes negative, such as a window that is larger than its input."""
+    def _refuse_impossible(self) -> None:
+        """Sizes that an expression makes negative (a window larger than its input), or that NumPy cannot count."""
         for i, shape in self.shapes.items():
-            if any(d < 0 for d in shape):
+            negative = any(d < 0 for d in shape)
+            if negative or _count([d for d in shape if d]) >= _MAX_ELEMENTS:
                 symbols = ", ".join(f"{s} = {v}" for s, v in zip(self.plan.symbols, self.key, strict=True))
                 raise InputError(
-                    f"a size is negative for these inputs{f' ({symbols})' if symbols else ''}",
+                    f"a size is {'negative' if negative else 'too large'} for these inputs"
+                    + (f" ({symbols})" if symbols else ""),
                     value=self.plan.slots[i].name,
-                    expected=f"{[str(d) for d in self.plan.slots[i].shape or ()]} of at least 0",
+                    expected=f"{_text(self.plan.slots[i].shape or ())} of at least 0",
                     found=list(shape),
-                    remedy="Give larger inputs.",
+                    remedy="Give larger inputs." if negative else "Give smaller inputs.",
                 )
 
     def _refuse_too_large(self, nbytes: Mapping[int, int]) -> None:
@@ -234,6 +239,10 @@ class Frame:
         """Forget the caller's arrays, so that a pooled frame keeps none of them alive."""
         for i, _ in self._caller_views:
             self.values[i] = None
+
+
+def _text(shape: Sequence[Any]) -> str:
+    return "[" + ", ".join(str(d) for d in shape) + "]"
 
 
 def _count(shape: Sequence[int]) -> int:

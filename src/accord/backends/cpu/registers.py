@@ -12,7 +12,7 @@ __all__ = ["X86_PRIMITIVES", "Registers"]
 
 #: Primitives that are one instruction of AVX-512: name of the intrinsic, and its immediate operand if it has one.
 #: getmant: interval [3/4, 3/2), NaN for negative numbers (Intel SDM, VGETMANTPS, imm8 = 1011b).
-X86_PRIMITIVES: Final[dict[str, tuple[str, str | None]]] = {
+X86_PRIMITIVES: Final[dict[str, tuple[str, int | None]]] = {
     "ldexp": ("scalef", None),
     "exponent": ("getexp", None),
     "mantissa": ("getmant", 11),

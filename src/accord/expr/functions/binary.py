@@ -1,4 +1,4 @@
-"""The binary representation of floats: exponent and mantissa through integers, for printers without such instructions."""
+"""The binary representation of floats; exponent and mantissa through integers, where there is no instruction."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _erfc_ratio(a: Expr) -> Expr:
 
 
 def _exp_of_square(a: Expr, factor: float) -> tuple[Expr, Expr]:
-    """p and n with exp(-factor * a**2) = (1 + p) * 2**n; what a**2 loses by rounding is put back."""
+    """P and n with exp(-factor * a**2) = (1 + p) * 2**n; what a**2 loses by rounding is put back."""
     square = a * a
     lost = fma(a, a, -square)
     n, r = exp_reduced(square, scale=-factor)
@@ -71,7 +71,7 @@ def _exp_of_square(a: Expr, factor: float) -> tuple[Expr, Expr]:
 
 
 def gelu_erf(x: Expr) -> Expr:
-    """x * Phi(x) with the normal distribution Phi: max(x, 0) - abs(x) erfc(abs(x) / sqrt(2)) / 2.
+    """X * Phi(x) with the normal distribution Phi: max(x, 0) - abs(x) erfc(abs(x) / sqrt(2)) / 2.
 
     f32: exp(-x**2 / 2) times a polynomial in u = 1 / (1 + k abs(x)), which makes it nearly constant.
     """

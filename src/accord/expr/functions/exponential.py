@@ -25,7 +25,7 @@ def _clamped(x: Expr, low: float, high: float) -> Expr:
 
 
 def _exp_parts(x: Expr) -> tuple[Expr, Expr]:
-    """p in [0.7, 1.42] and n with exp(x) = p * 2**n, for x of moderate size."""
+    """P in [0.7, 1.42] and n with exp(x) = p * 2**n, for x of moderate size."""
     n, r = exp_reduced(x)
     return horner(r, (1.0, 1.0, *tables.EXP[x.dtype])), n
 
@@ -70,7 +70,7 @@ def sigmoid(x: Expr) -> Expr:
 
 
 def silu(x: Expr) -> Expr:
-    """x * sigmoid(x); the power of two is applied last, so that small results are not rounded twice."""
+    """X * sigmoid(x); the power of two is applied last, so that small results are not rounded twice."""
     low, high = {"f32": (-120.0, 87.0), "f64": (-760.0, 700.0)}[x.dtype]
     limited = max_(low, x)
     p, n = _exp_parts(-min_(high, limited))
@@ -79,7 +79,7 @@ def silu(x: Expr) -> Expr:
 
 
 def mish(x: Expr) -> Expr:
-    """x * tanh(softplus(x)) = x w / (w + 2) with w = z (z + 2), z = exp(x)."""
+    """X * tanh(softplus(x)) = x w / (w + 2) with w = z (z + 2), z = exp(x)."""
     low = {"f32": -120.0, "f64": -760.0}[x.dtype]
     limited = max_(low, x)
     p, n = _exp_parts(min_(_ONE_FROM[x.dtype], limited))
@@ -138,7 +138,7 @@ def cosh(x: Expr) -> Expr:
 
 
 def gelu_tanh(x: Expr) -> Expr:
-    """x / (1 + exp(-v)), v = x (a + b x**2): the usual approximation of gelu.
+    """X / (1 + exp(-v)), v = x (a + b x**2): the usual approximation of gelu.
 
     v is computed to about twice the precision: its error counts abs(v) times in the result.
     """

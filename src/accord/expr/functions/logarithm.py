@@ -15,14 +15,14 @@ _MAX = {"f32": float.fromhex("0x1.fffffep127"), "f64": float.fromhex("0x1.ffffff
 
 
 def split(x: Expr) -> tuple[Expr, Expr]:
-    """m in [3/4, 3/2) and e with x = m * 2**e; e is -inf and inf for 0 and infinity, m is NaN below zero."""
+    """M in [3/4, 3/2) and e with x = m * 2**e; e is -inf and inf for 0 and infinity, m is NaN below zero."""
     m = call("mantissa", x)
     e = call("exponent", x)
     return m, select(lt(m, 1.0), e + 1.0, e)
 
 
 def _log(e: Expr, f: Expr) -> Expr:
-    """e log(2) + log(1 + f) for f in [-1/4, 1/2)."""
+    """E log(2) + log(1 + f) for f in [-1/4, 1/2)."""
     high, low = LN2[f.dtype]
     if f.dtype == "f32":
         # the constant's error is so small that one is enough

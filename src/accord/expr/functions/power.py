@@ -48,7 +48,7 @@ def _constant_power(x: Expr, y: float) -> Expr | None:
     if not y.is_integer() or abs(y) > _CHAIN_LIMIT:
         return None
     n = int(abs(y))
-    if n <= (1 if y < 0 else 4):
+    if n <= (1 if y < 0 else 3):  # f32: at most one rounding more than one
         power = _chain(x, n)
         return 1.0 / power if y < 0 else power
     if x.dtype == "f64":
@@ -98,14 +98,17 @@ def _pow_f64(size: Expr, y: Expr) -> Expr:
     log, log_low = _log2(size)
     t = log * y
     t_low = fma(log, y, -t) + log_low * y
-    t_low = select(lt(abs_(t_low), INF), t_low, const(0.0, "f64"))  # of an infinite t
+    t_low = select(lt(abs_(t), 1200.0), t_low, const(0.0, "f64"))  # beyond, only the limit counts
     t = max_(-1200.0, min_(1200.0, t))
     n = rint(t)
     return ldexp(horner((t - n) + t_low, (1.0, *tables.EXP2["f64"])), n)
 
 
 def _log2(x: Expr) -> tuple[Expr, Expr]:
-    """log2(x) of an f64 as the sum of two floats: log(m) = 2 s + 2/3 s**3 + s**5 q(s**2), s = f / (2 + f), f = m - 1."""
+    """log2(x) of an f64 as the sum of two floats.
+
+    log(m) = 2 s + 2/3 s**3 + s**5 q(s**2) with s = f / (2 + f), f = m - 1.
+    """
     m, e = split(x)
     f = m + -1.0
     d = f + 2.0

@@ -107,7 +107,7 @@ def _tangent(r: Expr, n: Expr, x: Expr) -> Expr:
 
 
 def _payne_hanek(size: Expr) -> tuple[Expr, Expr]:
-    """r and n modulo 4 with ``size = n * pi / 2 + r``; for large ``size``."""
+    """R and n modulo 4 with ``size = n * pi / 2 + r``; for large ``size``."""
     form = FORMATS[size.dtype]
     own, window = _DIGITS[size.dtype]
     word = cast(bitcast(size, form.unsigned), "u64")

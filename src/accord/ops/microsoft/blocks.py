@@ -41,7 +41,7 @@ def unpack_array(packed: _Array, bits: int) -> _Array:
     count = stream.shape[-1] // bits
     grouped = stream[..., : count * bits].reshape(*packed.shape[:-1], count, bits)
     weights = (1 << np.arange(bits)).astype(np.uint8)
-    return (grouped * weights).sum(axis=-1, dtype=np.uint8)
+    return np.asarray((grouped * weights).sum(axis=-1, dtype=np.uint8))
 
 
 def codes(b: Builder, packed: ir.Value, bits: int, *, high_first: bool = False) -> ir.Value | None:
@@ -75,7 +75,7 @@ def _packed_rows(array: _Array) -> _Array:
     flat = array.reshape(-1)
     if flat.size % 2:
         flat = np.append(flat, np.uint8(0))
-    return (flat[0::2] | (flat[1::2] << 4)).astype(np.uint8)
+    return np.asarray(flat[0::2] | (flat[1::2] << 4), dtype=np.uint8)
 
 
 # MatMulNBits ------------------------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ def scan(
         node.name = f"{label}.node{i}"
         for j, value in enumerate(node.outputs):
             value.name = f"{label}.value{i}.{j}"
+    # Inference that does not follow captured values needs the outputs' types.
+    b.facts.write_back(results)
     for i, constant in enumerate(inner.constants):
         constant.name = f"{label}.constant{i}"
     body = ir.Graph(inputs, results, nodes=inner.nodes, initializers=inner.constants, name=label)

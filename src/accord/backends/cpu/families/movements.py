@@ -164,7 +164,7 @@ def _clamped(start: DimLike, size: DimLike, step: int) -> DimLike | None:
     else:
         return None
     limit = size if step > 0 else size - 1
-    return D.maximum(D.minimum(first, limit), 0 if step > 0 else -1)
+    return D.maximum(D.minimum(first, limit), 0)
 
 
 @selects("Concat")

@@ -1,0 +1,58 @@
+"""The element parts of QuantizeLinear and DequantizeLinear: scale and zero point are operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from accord.expr.functions.binary import FORMATS
+from accord.expr.lang import FLOATS, SIGNED, Expr, bits, cast, const
+from accord.expr.primitives import bitcast, gt, lt, select
+
+__all__ = ["dequantize_linear", "quantize_linear"]
+
+#: Values of the attribute "precision" (TensorProto.DataType).
+_PRECISION: Final = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
+
+
+def quantize_linear(attributes: Mapping[str, Any], args: Sequence[Expr | None], out_dtype: str) -> Expr | None:
+    """``saturate(round(x / scale) + zero_point)``, ties to even; NaN gives the zero point.
+
+    The quotient has the attribute's precision, or that of the scale.
+    """
+    x, scale, zero_point = (*args, None, None)[:3]
+    precision = attributes.get("precision") or 0
+    if x is None or scale is None or out_dtype not in ("i8", "u8", "i16", "u16"):
+        return None
+    work = _PRECISION.get(int(precision)) if precision else scale.dtype
+    if work not in FLOATS:
+        return None
+    real = "f64" if work == "f64" else "f32"
+    quotient = cast(cast(x, work), real) / cast(cast(scale, work), real)
+    quotient = cast(cast(quotient, work), real)
+    form = FORMATS[real]
+    size = bits(out_dtype)
+    lowest = -(1 << size - 1) if out_dtype in SIGNED else 0
+    zero = const(0, out_dtype) if zero_point is None else zero_point
+    offset = cast(zero, real)
+    low = lowest - offset
+    high = lowest + (1 << size) - 1 - offset
+    # comparisons in the order of the machine's own minimum and maximum, which let NaN pass
+    limited = select(gt(low, quotient), low, quotient)
+    limited = select(lt(high, limited), high, limited)
+    # this addition rounds to an integer, which its low bits then hold
+    whole = bitcast(limited + form.magic, form.signed)
+    return cast(whole + cast(zero, form.signed), out_dtype)
+
+
+def dequantize_linear(_: Mapping[str, Any], args: Sequence[Expr | None], out_dtype: str) -> Expr | None:
+    """``(x - zero_point) * scale``, the difference without rounding, the product in f32 or f64."""
+    x, scale, zero_point = (*args, None, None)[:3]
+    if x is None or scale is None or x.dtype in FLOATS or scale.dtype not in FLOATS or out_dtype not in FLOATS:
+        return None
+    real = "f64" if out_dtype == "f64" else "f32"
+    difference = x
+    if zero_point is not None:
+        wide = "i32" if bits(x.dtype) <= 16 else "i64"
+        difference = cast(x, wide) - cast(zero_point, wide)
+    return cast(cast(difference, real) * cast(scale, real), out_dtype)
