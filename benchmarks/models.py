@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 __all__ = [
     "ALL",
@@ -163,7 +163,8 @@ def _text_line() -> Floats:
     """A rendered line of text, grey, float32 [H, W] in 0..1."""
     from accord.demo.reader import SAMPLE
 
-    return np.load(SAMPLE.with_suffix(".npy")).astype(np.float32) / 255
+    line: Floats = np.load(SAMPLE.with_suffix(".npy")).astype(np.float32) / np.float32(255)
+    return line
 
 
 def _text(count: int, height: int, width: int, rng: Rng, channels: int = 3) -> Floats:
@@ -193,13 +194,13 @@ def _speech(count: int, samples: int, rate: int, rng: Rng) -> Floats:
     """Vowels with vibrato in some noise; float32 [count, samples] in -1..1."""
     t = np.arange(samples) / rate
     sound = 0.005 * rng.standard_normal((count, samples))
-    for wave in sound:
+    for i in range(count):
         pitch = rng.uniform(90, 220) * (1 + 0.03 * np.sin(2 * np.pi * 5 * t))
         phase = 2 * np.pi * np.cumsum(pitch) / rate
         for harmonic in range(1, 20):
             hertz = harmonic * float(pitch.mean())
             formants = np.exp(-(((hertz - 600) / 200) ** 2)) + 0.5 * np.exp(-(((hertz - 1400) / 300) ** 2)) + 0.02
-            wave += 0.15 * formants * np.sin(harmonic * phase + rng.uniform(0, 2 * np.pi))
+            sound[i] += 0.15 * formants * np.sin(harmonic * phase + rng.uniform(0, 2 * np.pi))
     return sound.astype(np.float32)
 
 
@@ -259,7 +260,7 @@ def _frame(shapes: Shapes, rng: Rng) -> dict[str, Any]:
     for name, shape in shapes.items():
         if name == "input":
             rate = 16000 if shape[1] == 576 else 8000
-            feed[name] = _speech(*shape, rate, rng)
+            feed[name] = _speech(shape[0], shape[1], rate, rng)
         elif name == "sr":
             feed[name] = np.array(rate, np.int64)
         else:
@@ -436,32 +437,76 @@ def make_feed(entry: Entry, case: int, seed: int = 0) -> dict[str, Any]:
 
 #: Operators that a weight passes on its way to the one that uses it.
 _PASSING = ("Unsqueeze", "Squeeze", "Reshape", "Identity")
+#: Operators of parameters that scale, and that shift: by input number, None for any.
+_SCALES = {("BatchNormalization", 1), ("BatchNormalization", 4), ("Mul", None)}
+_SHIFTS = {("BatchNormalization", 2), ("BatchNormalization", 3), ("Conv", 2), ("Gemm", 2), ("Add", None)}
+
+#: The variance of what an operator gives against that of what went into its ReLU: (1 - 1/pi) / 2 after ReLU itself
+#: (and what keeps it, such as Concat), a little more after the largest of a window, a fraction after its mean, all of
+#: it where no ReLU follows.
+_VARIANCES = {"MaxPool": 0.4, "AveragePool": 0.04, "BatchNormalization": 1.0}
+_RELU_VARIANCE = 0.34
 
 
-def _he(shape: Sequence[int], fan_in: int, rng: Rng) -> Floats:
-    """Normal weights that keep the second moment through ReLU (He et al. 2015, section 2.2)."""
-    weights = rng.standard_normal(shape, np.float32)
-    weights *= np.float32(np.sqrt(2 / fan_in))
-    return weights
+class _Weights:
+    """Draws the weights of one graph; see :func:`with_weights`."""
 
+    def __init__(self, graph: onnx.GraphProto, rng: Rng) -> None:
+        self._rng = rng
+        self._users: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+        for node in graph.node:
+            for i, name in enumerate(node.input):
+                self._users.setdefault(name, []).append((node, i))
+        self._makers = {name: node.op_type for node in graph.node for name in node.output}
+        self._constant = {t.name for t in graph.initializer}
+        self._constant |= {n.output[0] for n in graph.node if set(n.input) <= self._constant}
 
-def _drawn(node: onnx.NodeProto, index: int, shape: Sequence[int], rng: Rng) -> Floats | None:
-    """Weights of ``shape`` for input ``index`` of ``node``; None if this input is no weight."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    match node.op_type, index:
-        case "Conv", 1:
-            return _he(shape, int(np.prod(shape[1:])), rng)
-        case "ConvTranspose", 1:
-            return _he(shape, shape[0] // int(attributes.get("group", 1)), rng)
-        case "Gemm", 1:
-            return _he(shape, shape[1] if attributes.get("transB") else shape[0], rng)
-        case "MatMul", 1:
-            return _he(shape, shape[-2], rng)
-        case ("BatchNormalization", 1) | ("BatchNormalization", 4) | ("Mul", _):
-            return rng.uniform(0.7, 1.3, shape).astype(np.float32)
-        case ("Conv" | "ConvTranspose" | "Gemm" | "Add", _) | ("BatchNormalization", 2 | 3):
-            return (0.1 * rng.standard_normal(shape)).astype(np.float32)
-    return None
+    def draw(self, name: str, shape: Sequence[int]) -> Floats | None:
+        """Weights of ``shape`` for value ``name``; None if it is no weight."""
+        node, index = self._user(name)
+        if node is None:
+            return None
+        if index == 1 and node.op_type in ("Conv", "Gemm", "MatMul"):
+            return self._matrix(node, shape)
+        if not {(node.op_type, index), (node.op_type, None)}.isdisjoint(_SCALES):
+            drawn = self._rng.uniform(0.7, 1.3, shape) * (self._branch_gain(node) if index != 4 else 1)
+        elif not {(node.op_type, index), (node.op_type, None)}.isdisjoint(_SHIFTS):
+            drawn = 0.03 * self._rng.standard_normal(shape)
+        else:
+            return None
+        return drawn.astype(np.float32)
+
+    def _user(self, name: str) -> tuple[onnx.NodeProto | None, int]:
+        """The first node that uses value ``name`` for its content, and as which input."""
+        for node, index in self._users.get(name, ()):
+            if node.op_type not in _PASSING:
+                return node, index
+            if index == 0:
+                return self._user(node.output[0])
+        return None, 0
+
+    def _matrix(self, node: onnx.NodeProto, shape: Sequence[int]) -> Floats:
+        """Normal weights that keep the variance through ReLU (He et al. 2015, section 2.2).
+
+        The weights of an output sum to zero over the inputs, which takes out the mean that ReLU adds: else outputs of
+        a deep network would hardly depend on its input.
+        """
+        outputs_first = node.op_type == "Conv" or any(a.name == "transB" and a.i for a in node.attribute)
+        axis = 1 if outputs_first else len(shape) - 2
+        weights: Floats = self._rng.standard_normal(shape, np.float32)
+        if shape[axis] > 8:
+            weights -= weights.mean(axis, keepdims=True)
+        fan_in = int(np.prod(shape[1:])) if outputs_first else shape[-2]
+        variance = fan_in * _VARIANCES.get(self._makers.get(node.input[0], ""), _RELU_VARIANCE)
+        weights *= np.float32(self._branch_gain(node) / np.sqrt(variance))
+        return weights
+
+    def _branch_gain(self, node: onnx.NodeProto) -> float:
+        """Less for the last layer of a residual branch: else each sum doubles the variance."""
+        for user, _ in self._users.get(node.output[0], ()):
+            if user.op_type in ("Add", "Sum") and not self._constant & set(user.input):
+                return 0.5
+        return 1.0
 
 
 def with_weights(model: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
@@ -471,22 +516,13 @@ def with_weights(model: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
     BatchNormalization or such as a parameter. Equal seeds give equal models.
     """
     graph = model.graph
-    users: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
-    for node in graph.node:
-        for i, name in enumerate(node.input):
-            users.setdefault(name, []).append((node, i))
     stored = {t.name: t for t in graph.initializer}
     shapes = {t.name: tuple(t.dims) for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
-    filled = [n for n in graph.node if n.op_type == "ConstantOfShape" and n.input[0] in stored]
-    for node in filled:
-        shapes[node.output[0]] = tuple(numpy_helper.to_array(stored[node.input[0]]).tolist())
-    rng = np.random.default_rng(seed)
-    weights: dict[str, Floats] = {}
-    for name, shape in shapes.items():
-        node, index = _user(name, users)
-        drawn = None if node is None else _drawn(node, index, shape, rng)
-        if drawn is not None:
-            weights[name] = drawn
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape" and node.input[0] in stored:
+            shapes[node.output[0]] = tuple(numpy_helper.to_array(stored[node.input[0]]).tolist())
+    made = _Weights(graph, np.random.default_rng(seed))
+    weights = {name: w for name, shape in shapes.items() if (w := made.draw(name, shape)) is not None}
     nodes = [n for n in graph.node if n.output[0] not in weights]
     used = {name for n in nodes for name in n.input}
     result = onnx.ModelProto()
@@ -500,13 +536,3 @@ def with_weights(model: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
     result.graph.initializer.extend(t for t in graph.initializer if t.name in used and t.name not in weights)
     result.graph.initializer.extend(numpy_helper.from_array(w, name) for name, w in weights.items())
     return result
-
-
-def _user(name: str, users: Mapping[str, list[tuple[onnx.NodeProto, int]]]) -> tuple[onnx.NodeProto | None, int]:
-    """The first node that uses value ``name`` for its content, and as which input."""
-    for node, index in users.get(name, ()):
-        if node.op_type not in _PASSING:
-            return node, index
-        if index == 0:
-            return _user(node.output[0], users)
-    return None, 0

@@ -27,6 +27,33 @@ NUMPY: dict[str, Any] = {
 }
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
+#: Primitives without an instruction on machines before AVX-512.
+STAND_INS = frozenset({"ldexp", "exponent", "mantissa"})
+
+
+def special_values(dtype: str) -> Array:
+    """Values of ``dtype`` at which implementations differ, and some ordinary ones."""
+    rng = np.random.default_rng(1)
+    kind = NUMPY[dtype]
+    if dtype == "bool":
+        return np.array([False, True, True, False, True])
+    if dtype[0] in "iu":
+        info = np.iinfo(kind)
+        edges = [info.min, info.min + 1, info.max, info.max - 1, info.max // 2, 0, 1, 2, 3, 7, 8, 31, 33, 64, 100]
+        edges += [-1, -2, -7] if info.min else []
+        return np.concatenate([np.array(edges, kind), rng.integers(info.min, info.max, 9, kind, endpoint=True)])
+    limits = ml_dtypes.finfo(kind) if dtype == "bf16" else np.finfo(kind)
+    edges = [0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 0.1, -7.25, 127.5, -128.75, 255, 32768, 65504, 65520, 1e-8, -3e9, 9.3e18]
+    edges += [np.inf, -np.inf, np.nan]
+    with np.errstate(over="ignore"):
+        return np.concatenate(
+            [
+                np.array(edges).astype(kind),
+                np.array([limits.max, -limits.max, limits.smallest_normal, limits.smallest_subnormal], kind),
+                (rng.standard_normal(12) * 10.0 ** rng.integers(-6, 5, 12)).astype(kind),
+            ]
+        )
+
 
 def operand_types(expr: Expr, n_operands: int) -> list[str]:
     types = ["f32"] * n_operands
@@ -81,3 +108,14 @@ def compile_elementwise(
         return result
 
     return run
+
+
+def same_bits(a: Array, b: Array) -> bool:
+    """Whether two arrays are equal bit for bit, except that any NaN equals any other."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    raw = a.view(f"u{a.dtype.itemsize}") == b.view(f"u{b.dtype.itemsize}")
+    if a.dtype.kind in "fV":
+        with np.errstate(invalid="ignore"):
+            raw |= (a != a) & (b != b)
+    return bool(raw.all())

@@ -179,6 +179,8 @@ __all__ = [
     "node_model",
     "normal",
     "rng",
+    "normalise",
     "run_ort",
     "run_ort_shared",
+    "run_reference",
 ]

@@ -335,3 +335,31 @@ def test_map_types_are_kept_as_text():
     output = load_model(source).graph.outputs[0]
     assert output.type is None
     assert output.meta[TYPE_KEY].startswith("seq(map(int64")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "fits"),
+    [
+        ((2, 3), TensorProto.FLOAT, True),
+        (("n", -1), TensorProto.FLOAT, True),
+        (None, TensorProto.FLOAT, True),
+        ((2, 4), TensorProto.FLOAT, False),
+        ((2, 3, 1), TensorProto.FLOAT, False),
+        ((2, 3), TensorProto.DOUBLE, False),
+    ],
+)
+def test_default_of_an_input_is_what_the_input_declares(shape, dtype, fits):
+    w = tensor("w", np.ones((2, 3), np.float32))
+    source = model([helper.make_node("Add", ["x", "w"], ["y"])], [value("x"), value("w", shape, dtype)], None, [w])
+    if fits:
+        load_model(source)
+    else:
+        fails(source, ModelTypeError, "not what the graph declares", "float[2, 3]")
+
+
+def test_declared_type_of_an_initializer():
+    source = linear()
+    source.graph.value_info.append(value("w", (1, 1), TensorProto.FLOAT))
+    assert tuple(load_model(source).graph.initializers["w"].shape) == (3, 4)
+    source.graph.value_info[0].CopyFrom(value("w", (3, 4), TensorProto.INT8))
+    fails(source, ModelTypeError, "not what the graph declares")

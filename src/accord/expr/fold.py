@@ -41,8 +41,8 @@ def _divided(a: float, b: float) -> float:
     return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
-# on f32 these round twice, first to f64; for one operation that gives the same (S. A. Figueroa, "When is double rounding
-# innocuous?", SIGNUM Newsletter, 1995)
+# on f32 these round twice, first to f64; for one operation that gives the same (S. A. Figueroa, "When is double
+# rounding innocuous?", SIGNUM Newsletter, 1995)
 _FLOAT: Final[dict[str, Callable[[float, float], float]]] = {
     "add": operator.add,
     "sub": operator.sub,

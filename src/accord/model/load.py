@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import stat
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from accord.model.wire import MAX_DEPTH, scan
 __all__ = ["DEFAULT_LIMITS", "Limits", "load_model"]
 
 _AGAIN = "Copy or download it again, and compare its size with the source's."
+
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
 
 #: Below this size even the worst file takes little memory when it is parsed, and is not scanned first.
 _SCAN_FROM = 4 << 20
@@ -307,8 +310,8 @@ def _from_proto(proto: Any, files: ExternalFiles, limits: Limits) -> ir.Model:
     """The graph of a message that belongs to the loader."""
     survey = Survey(limits, files)
     survey.run(proto)
-    log = logging.getLogger("onnx_ir.serde")
-    log.addFilter(_silent)  # it warns of what is an error here, raised below with more to say
+    logging.getLogger("onnx_ir.serde").addFilter(_audible)  # once: a second time changes nothing
+    quiet = _QUIET.set(True)
     try:
         model = ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
@@ -317,13 +320,14 @@ def _from_proto(proto: Any, files: ExternalFiles, limits: Limits) -> ir.Model:
             cause = cause.__cause__
         raise ModelFormatError(f"the model cannot be read: {cause}") from error
     finally:
-        log.removeFilter(_silent)
+        _QUIET.reset(quiet)
     Own(files, limits).take(model, survey.types)
     return _finish(model, limits)
 
 
-def _silent(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR
+def _audible(record: logging.LogRecord) -> bool:
+    """Keeps back onnx_ir's warnings of what is an error here, raised later with more to say."""
+    return record.levelno >= logging.ERROR or not _QUIET.get()
 
 
 def _finish(model: ir.Model, limits: Limits) -> ir.Model:

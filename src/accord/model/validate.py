@@ -151,6 +151,30 @@ def _name_values(model: ir.Model) -> None:
             value.name = name
 
 
+def _check_initializer(value: ir.Value) -> None:
+    """The stored tensor is what the graph declares under its name; where nothing hangs on that, the tensor decides."""
+    tensor = value.const_value
+    if tensor is None:
+        return
+    declared, shape = value.type, value.shape
+    stored = tuple(tensor.shape.numpy())
+    fits = shape is None or (
+        len(shape) == len(stored)
+        and all(not isinstance(d, int) or d in (-1, n) for d, n in zip(shape, stored, strict=True))
+    )
+    wrong = declared is not None and (not isinstance(declared, ir.TensorType) or declared.dtype != tensor.dtype)
+    if wrong or (value.is_graph_input() and not fits):
+        raise ModelTypeError(
+            "the stored tensor is not what the graph declares",
+            value=value.name,
+            expected=f"{declared}{'' if shape is None else shape}",
+            found=f"{tensor.dtype.name.lower()}{list(stored)}",
+            remedy="Correct the declaration or the tensor.",
+        )
+    if not value.is_graph_input():
+        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(stored)
+
+
 @dataclass(frozen=True, slots=True)
 class _Signature:
     """A contract as the checks need it."""
@@ -192,6 +216,8 @@ class _Checker:
     def graph(self, graph: ir.Graph, opsets: dict[str, int], function: ir.Function | None) -> None:
         """Check all nodes of ``graph`` and of the graphs in them."""
         functions = self.functions
+        for value in graph.initializers.values():
+            _check_initializer(value)
         for node in graph:
             called = functions.get(node.op_identifier()) if functions else None
             if called is not None:

@@ -45,6 +45,11 @@ class Executor:
         self._order = order_for(plan)
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._arenas: list[Arena] = []
+        #: For each memory class that is returned, the output that owns the array; others of the class are copied.
+        self._owners: dict[int, int] = {}
+        for i in plan.outputs:
+            if plan.slots[i].storage is Storage.OUTPUT:
+                self._owners.setdefault(plan.slots[i].root, i)
         self.children: dict[tuple[int, str], Executor] = {
             (i, body.name): Executor(body.plan, backends, device)
             for i, step in enumerate(plan.steps)
@@ -178,15 +183,12 @@ class Executor:
         arrays: dict[int, Any] = dict(zip(plan.inputs, inputs, strict=True))
         for position, i in enumerate(plan.outputs):
             s = plan.slots[i]
-            if s.storage is Storage.OUTPUT and s.root not in arrays:
-                root = plan.slots[s.root]
-                if root.dtype is None:
-                    raise ExecutionError("an output has no element type", value=s.name)
+            if self._owners.get(s.root) == i and s.root not in arrays and s.dtype is not None:
                 given = into.get(position)
                 if given is not None and given.shape == frame.shapes[i]:
-                    arrays[s.root] = given.reshape(frame.shapes[s.root])
+                    arrays[s.root] = given
                 else:
-                    arrays[s.root] = self.device.new_output(frame.shapes[s.root], root.dtype)
+                    arrays[s.root] = self.device.new_output(frame.shapes[i], s.dtype)
         values = frame.values
         for i, value in zip(plan.inputs, inputs, strict=True):
             values[i] = value
@@ -199,20 +201,15 @@ class Executor:
                 failed = program.run()
                 if failed >= 0:
                     raise self._refused(steps[failed])
-        results = [self._result(i, values, arrays, frame, arena) for i in plan.outputs]
+        results = [self._result(i, values, arrays) for i in plan.outputs]
         for i, s in enumerate(plan.slots):
             if s.storage is Storage.LATE or i in plan.inputs:
                 values[i] = None
         return results
 
-    def _result(self, i: int, values: list[Any], arrays: Mapping[int, Any], frame: Frame, arena: Arena) -> Any:
-        s = self.plan.slots[i]
-        value = values[i]
-        if s.storage is Storage.OUTPUT:
-            owner = arrays[s.root]
-            if i == s.root or not any(o < i and self.plan.slots[o].root == s.root for o in self.plan.outputs):
-                return value if value is not None else owner.reshape(frame.shapes[i])
-        return _copy(value)
+    def _result(self, i: int, values: list[Any], arrays: Mapping[int, Any]) -> Any:
+        root = self.plan.slots[i].root
+        return arrays[root] if self._owners.get(root) == i else _copy(values[i])
 
     def _refused(self, index: int) -> ExecutionError:
         placement = self.plan.steps[index].placement

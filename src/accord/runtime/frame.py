@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.protocol import Backend, Launch, NativeKernel, Phase, Program, ViewKernel
+from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, ViewKernel
 from accord.errors import ExecutionError, InputError
 from accord.model.limits import physical_memory
 from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, align, arrange
-from accord.plan.plan import Plan, Storage
+from accord.plan.plan import Plan, Step, Storage
+from accord.runtime.growth import HOST_SCRATCH
 
 __all__ = ["Arena", "Frame", "arena_blocks"]
 
@@ -130,16 +131,21 @@ class Frame:
     def _refuse_too_large(self, nbytes: Mapping[int, int]) -> None:
         """What no machine of this size can hold; asking for it could end the process instead of raising an error."""
         plan = self.plan
-        outputs = sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
-        if self.arena_bytes + outputs > physical_memory():
+        needed = self.arena_bytes + sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
+        needed += max((self._scratch(step) for step in plan.steps if isinstance(step.kernel, HostKernel)), default=0)
+        if needed > physical_memory():
             largest = max(nbytes, key=lambda i: nbytes[i])
             raise ExecutionError(
                 "the run needs more memory than there is",
                 value=plan.slots[largest].name,
                 expected=f"at most {physical_memory():,} bytes",
-                found=f"{self.arena_bytes + outputs:,} bytes; this value alone has shape {list(self.shapes[largest])}",
+                found=f"{needed:,} bytes; this value alone has shape {list(self.shapes[largest])}",
                 remedy="Give smaller inputs, or split the batch.",
             )
+
+    def _scratch(self, step: Step) -> int:
+        """Bytes that a kernel in Python takes for itself: it computes in a wider dtype, and in more than one piece."""
+        return HOST_SCRATCH * sum(_count(self.shapes[o]) for o in step.outputs if o in self.shapes)
 
     def _constant_views(self, python_slots: Sequence[int]) -> None:
         for i in python_slots:
@@ -231,9 +237,13 @@ class Frame:
             table[entries] = arrays[slot].ctypes.data
         for i, root in self._caller_views:
             source = arrays.get(root)
-            self.values[i] = (
-                source if source is None or source.shape == self.shapes.get(i) else source.reshape(self.shapes[i])
-            )
+            if source is not None:
+                dtype = self.plan.slots[i].dtype
+                if source.dtype != dtype:  # computed in place as another type of the same size
+                    source = source.reshape(-1).view(dtype)
+                if source.shape != self.shapes[i]:
+                    source = source.reshape(self.shapes[i])
+            self.values[i] = source
 
     def release_caller(self) -> None:
         """Forget the caller's arrays, so that a pooled frame keeps none of them alive."""

@@ -15,7 +15,11 @@ import numpy as np
 from accord.errors import ExecutionError
 from accord.model.limits import physical_memory
 
-__all__ = ["refuse_growth"]
+__all__ = ["HOST_SCRATCH", "refuse_growth"]
+
+#: Bytes for each element of a result that a kernel in Python takes while it computes: it works in a wider dtype, and
+#: copies now and then.
+HOST_SCRATCH = 16
 
 
 def refuse_growth(op: str, arguments: Sequence[Any]) -> None:
@@ -35,8 +39,7 @@ def refuse_growth(op: str, arguments: Sequence[Any]) -> None:
         count = rule(*arguments)
     except (TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError):  # the kernel's error says more
         return
-    item = next((a.dtype.itemsize for a in arguments if isinstance(a, np.ndarray) and a.dtype != object), 1)
-    if count * item > physical_memory():
+    if count * HOST_SCRATCH > physical_memory():
         raise ExecutionError(
             "the result needs more memory than there is",
             expected=f"at most {physical_memory():,} bytes",

@@ -92,6 +92,8 @@ def _tensor(name: str, fact: TensorFact, value: Any) -> np.ndarray[Any, Any]:
                 found=str(array.dtype),
                 remedy=f"Convert it: array.astype('{np.dtype(wanted)}').",
             )
+    if fact.shape == () and array.size == 1:
+        array = array.reshape(())  # a scalar may come as a tensor of one element
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
 
 

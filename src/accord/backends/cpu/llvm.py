@@ -15,7 +15,7 @@ KERNEL_ARGUMENTS = "ptr noalias %params, ptr noalias readonly %operands, i64 %fi
 
 _SCALARS = {
     "f16": "half",
-    "bf16": "bfloat",
+    "bf16": "i16",  # its bits: without AVX512_BF16, LLVM moves vectors of bfloat one element at a time through calls
     "f32": "float",
     "f64": "double",
     "bool": "i1",

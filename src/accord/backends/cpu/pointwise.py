@@ -92,7 +92,9 @@ class _Writer:
         self.code = code
         self.b = Builder(name)
         widest = max(bits(p.dtype) for p in (*code.inputs, *code.outputs))
-        self.width = machine().width(max(widest, 8 if widest == 8 else 32))
+        moves = all(e.op == "operand" for e in code.exprs)
+        # arithmetic on narrow types is done in wider registers, so vectors of them gain nothing from more elements
+        self.width = machine().width(widest if moves else max(widest, 32))
         self.exprs = [expand(e) for e in code.exprs]
 
     def write(self) -> str:

@@ -55,7 +55,7 @@ def _literal(value: float | int | bool, dtype: str) -> str:
     if dtype == "f16":
         return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
     if dtype == "bf16":
-        return f"0xR{struct.unpack('<I', struct.pack('<f', value))[0] >> 16:04X}"
+        return str(struct.unpack("<i", struct.pack("<f", value))[0] >> 16)
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
@@ -289,7 +289,7 @@ class Printer(Registers):
     def _widen(self, x: str, source: str) -> str:
         if source == "f16":
             return self._convert("fpext", x, "f16", "f32")
-        wide = self._convert("zext", self._convert("bitcast", x, "bf16", "i16"), "i16", "i32")
+        wide = self._convert("zext", x, "bf16", "i32")
         return self._convert("bitcast", self._binary("shl", "i32", wide, self._const(16, "i32")), "i32", "f32")
 
     def _narrow(self, x: str, source: str, target: str) -> str:
@@ -306,7 +306,7 @@ class Printer(Registers):
         rounded = self._binary("lshr", "i32", up, self._const(16, "i32"))
         quiet = self._binary("or", "i32", high, self._const(0x40, "i32"))
         chosen = self._choose(self._compare("uno", "f32", x, x), "i32", quiet, rounded)
-        return self._convert("bitcast", self._convert("trunc", chosen, "i32", "i16"), "i16", "bf16")
+        return self._convert("trunc", chosen, "i32", "bf16")
 
     def _round_to_odd(self, x: str) -> str:
         """f64 → f32 so that a second rounding to a narrower type gives what one rounding would.

@@ -50,8 +50,7 @@ class Registers:
 
     def _same(self, name: str, dtype: str, *values: str) -> str:
         """An intrinsic whose operands and result are of ``dtype``."""
-        element = f"i{bits(dtype)}" if dtype in INTS else dtype
-        suffix = element if self.width == 1 else f"v{self.width}{element}"
+        suffix = _suffix(dtype) if self.width == 1 else f"v{self.width}{_suffix(dtype)}"
         type_ = self._type(dtype)
         self._b.declare(f"declare {type_} @llvm.{name}.{suffix}({', '.join([type_] * len(values))})")
         return self._op(f"call {type_} @llvm.{name}.{suffix}({', '.join(f'{type_} {v}' for v in values)})")
@@ -230,4 +229,5 @@ def _in_memory(dtype: str) -> str:
 
 
 def _suffix(dtype: str) -> str:
-    return f"i{bits(dtype)}" if dtype in INTS else dtype
+    """How intrinsics name the type."""
+    return f"i{bits(dtype)}" if dtype in INTS or dtype == "bf16" else dtype

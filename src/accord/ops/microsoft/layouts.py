@@ -8,12 +8,12 @@ the machine that wrote it prefers, and the model runs on machines that prefer th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from accord.ir import dims as D
 from accord.ir.build import Builder
 from accord.ir.expand import expands
 from accord.ir.infer import Inference
@@ -24,54 +24,50 @@ from accord.ops.microsoft.common import (
     copy_attributes,
     given,
     operand,
+    size,
     to_channels_first,
     to_channels_last,
+    wants,
 )
 from accord.ops.microsoft.fused import CONV_ATTRIBUTES, POOL_ATTRIBUTES
 from accord.ops.microsoft.schemas import NCHWC_DOMAIN, NHWC_DOMAIN
 
 __all__: list[str] = []
 
-#: Operators on channels-last data, with how many leading inputs and outputs are images.
-_CHANNELS_LAST = {
-    "AveragePool": 1,
-    "BatchNormalization": 1,
-    "Conv": 1,
-    "ConvTranspose": 1,
-    "DepthToSpace": 1,
-    "GlobalAveragePool": 1,
-    "GlobalLpPool": 1,
-    "GlobalMaxPool": 1,
-    "GridSample": 1,
-    "InstanceNormalization": 1,
-    "LRN": 1,
-    "LpPool": 1,
-    "MaxPool": 1,
-    "MaxUnpool": 2,
-    "QLinearAveragePool": 1,
-    "QLinearConv": 1,
-    "QLinearConvTranspose": 1,
-    "SpaceToDepth": 1,
-}
-_FUSED = ("activation", "activation_params")
+_BLOCK = "com.microsoft.nchwc block"
+
+#: Operators whose first input and only output are images; all else about them is as in the ONNX domain.
+_CHANNELS_LAST = (
+    "AveragePool",
+    "BatchNormalization",
+    "Conv",
+    "ConvTranspose",
+    "DepthToSpace",
+    "GlobalAveragePool",
+    "GlobalLpPool",
+    "GlobalMaxPool",
+    "GridSample",
+    "InstanceNormalization",
+    "LRN",
+    "LpPool",
+    "MaxPool",
+    "QLinearConv",
+    "SpaceToDepth",
+)
+_OWN_ATTRIBUTES = ("activation", "activation_params", "spatial")
 
 
 @expands(*_CHANNELS_LAST, domain=NHWC_DOMAIN)
 def channels_last(b: Builder, n: Inference) -> Outputs:
     """The operator of the ONNX domain between transposes; weights are in their usual layout."""
     name, rank = n.node.op_type, n.tensor(0).rank
-    outputs = [o for o in n.node.outputs if o.name]
-    if rank is None or len(outputs) != 1 or name.startswith("QLinear") and name != "QLinearConv":
+    if rank is None or any(wants(n, i) for i in range(1, len(n.node.outputs))):
         return None
-    images = _CHANNELS_LAST[name]
-    inputs: list[ir.Value | None] = [
-        to_channels_first(b, v, rank) if i < images and v is not None else v for i, v in enumerate(n.node.inputs)
-    ]
-    attributes: dict[str, Any] = {k: a for k, a in n.node.attributes.items() if k not in (*_FUSED, "spatial")}
+    attributes: dict[str, Any] = {k: a for k, a in n.node.attributes.items() if k not in _OWN_ATTRIBUTES}
     if name == "GridSample":
         modes = {"bilinear": "linear", "bicubic": "cubic"}
         attributes["mode"] = modes.get(n.attr("mode", "linear"), n.attr("mode", "linear"))
-    y = b(name, *inputs, **attributes)
+    y = b(name, to_channels_first(b, operand(n, 0), rank), *n.node.inputs[1:], **attributes)
     activated = activate(b, y, n.attr("activation"), tuple(n.attr("activation_params", ())))
     return None if activated is None else [to_channels_last(b, activated, rank)]
 
@@ -88,24 +84,28 @@ def _host_block() -> int:
     return 16 if llvm.get_host_cpu_features().get("avx512f", False) else 8
 
 
-def _weight_shapes(n: Inference) -> list[Sequence[int]]:
-    graph = n.node.graph
-    nodes: list[ir.Node] = [n.node] if graph is None else list(graph)
-    found: list[Sequence[int]] = []
-    for node in nodes:
-        if node.domain == NCHWC_DOMAIN and node.op_type == "Conv":
-            shape = n.analyzer.facts.tensor(node.inputs[1]).shape
-            if shape is not None:
-                found.append([d for d in shape if isinstance(d, int)])
-    return found
-
-
 def _block_size(n: Inference) -> int:
-    """16 unless a convolution of the graph has a number of channels that is no multiple of it, or the machine says 8."""
-    for shape in _weight_shapes(n):
-        if shape[0] % 16 or (shape[1] % 16 and shape[1] >= 8):
-            return 8
-    return _host_block()
+    """16, unless the machine or the channels of some convolution of the graph say 8.
+
+    The convolutions vanish one by one, so the answer is kept with the graph.
+    """
+    graph = n.node.graph
+    known = None if graph is None else graph.meta.get(_BLOCK)
+    if isinstance(known, int):
+        return known
+    nodes = [n.node] if graph is None else [node for node in graph if isinstance(node, ir.Node)]
+    weights = [v.inputs[1] for v in nodes if v.domain == NCHWC_DOMAIN and v.op_type == "Conv"]
+    shapes = [shape for w in weights if (shape := n.analyzer.facts.tensor(w).shape) is not None]
+    block = _host_block()
+    for shape in shapes:
+        # Channels fill whole blocks, but for an input that is narrower than a block, which is read unblocked.
+        if D.is_known(shape) and (shape[0] % 16 or (shape[1] > 16 and shape[1] % 16)):
+            block = 8
+        elif D.is_known(shape) and 8 < shape[1] < 16:
+            block = 16
+    if graph is not None:
+        graph.meta[_BLOCK] = block
+    return block
 
 
 def _plain_weight(weight: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, Any]:
@@ -176,13 +176,16 @@ def reorder_input(b: Builder, n: Inference) -> Outputs:
         return None
     if n.attr("channels_last", 0):
         x = to_channels_first(b, x, rank)
+    block = _block_size(n)
     channels = (b.shape(x) or (None, None))[1]
-    if not isinstance(channels, int):
-        return None
-    missing = -channels % _block_size(n)
-    if not missing:
-        return [b("Identity", x)]
-    return [b("Pad", x, b.ints(*(0,) * (rank + 1), missing, *(0,) * (rank - 2)))]
+    if isinstance(channels, int):
+        missing = b.ints(-channels % block)
+        if channels % block == 0:
+            return [b("Identity", x)]
+    else:
+        missing = b("Mod", b("Neg", size(b, x, 1)), b.ints(block))
+    pads = b("Concat", b.ints(*(0,) * (rank + 1)), missing, b.ints(*(0,) * (rank - 2)), axis=0)
+    return [b("Pad", x, pads)]
 
 
 @expands("ReorderOutput", domain=NCHWC_DOMAIN)

@@ -46,7 +46,11 @@ def scan(
     inputs = [_body_input(b, v, f"{label}.state{i}", None) for i, v in enumerate(states)]
     inputs += [_body_input(b, v, f"{label}.slice{i}", axis) for i, v in enumerate(scanned)]
     new_states, outputs = step(inner, inputs[: len(states)], inputs[len(states) :])
-    results = [_own(inner, v) for v in (*new_states, *outputs)]
+    results: list[ir.Value] = []
+    for value in (*new_states, *outputs):
+        # What a body gives must be made in it, and given once.
+        own = value.producer() in inner.nodes and value not in results
+        results.append(value if own else inner("Identity", value))
     for i, node in enumerate(inner.nodes):
         node.name = f"{label}.node{i}"
         for j, value in enumerate(node.outputs):
@@ -81,9 +85,3 @@ def _body_input(b: Builder, outer: ir.Value, name: str, axis: int | None) -> ir.
     value = ir.Value(name=name, type=type_, shape=known)
     b.facts[value] = TensorFact(fact.dtype, shape)
     return value
-
-
-def _own(inner: Builder, value: ir.Value) -> ir.Value:
-    """A value that the body makes: its inputs cannot be its outputs."""
-    producer = value.producer()
-    return value if producer is not None and producer in inner.nodes else inner("Identity", value)

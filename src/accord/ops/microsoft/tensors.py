@@ -1,4 +1,4 @@
-"""Expansions: operators on tensors at large: copies of ONNX operators, complex numbers, windows, images, token lists."""
+"""Expansions: copies of ONNX operators, complex numbers, Fourier transforms, windows, images, lists of tokens."""
 
 from __future__ import annotations
 

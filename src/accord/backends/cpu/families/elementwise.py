@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from accord.backends.cpu.families.table import known, selects
@@ -11,9 +13,12 @@ from accord.backends.protocol import Kernel, NativeKernel, NodeView
 from accord.expr.lang import Expr, operand
 from accord.expr.onnx_ops import ELEMENTWISE, lower
 from accord.ir import dims as D
+from accord.ir.dims import DimLike, Shape
 from accord.ir.patch import Reason
 
-__all__ = ["elementwise"]
+__all__ = ["elementwise", "quantize"]
+
+_QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 def attributes_of(node: ir.Node) -> dict[str, object]:
@@ -21,39 +26,89 @@ def attributes_of(node: ir.Node) -> dict[str, object]:
     return {a.name: a.value for a in node.attributes.values()}
 
 
-@selects(*sorted(ELEMENTWISE))
+@selects(*sorted(ELEMENTWISE - _QUANTIZE))
 def elementwise(view: NodeView) -> Kernel | Reason:
     """The kernel of an operator that :mod:`accord.expr.onnx_ops` can write as an expression."""
-    node = view.node
     out = known(view.output(), "the output")
     if isinstance(out, Reason):
         return out
     shape, dtype = out
+    # CastLike takes nothing but the dtype from its second input
+    count = 1 if view.node.op_type == "CastLike" else len(view.node.inputs)
+    shapes: list[Shape | None] = []
+    for i in range(count):
+        found = known(view.tensor(i), f"input {i}") if view.has(i) else None
+        if isinstance(found, Reason):
+            return found
+        shapes.append(None if found is None else found[0])
+    accesses = [None if s is None else broadcast_access(s, shape) for s in shapes]
+    in_place = [(0, i) for i, s in enumerate(shapes) if s == shape]
+    return _kernel(view, shape, shape, dtype, accesses, in_place)
+
+
+def _kernel(
+    view: NodeView,
+    shape: Shape,
+    extents: Shape,
+    dtype: str,
+    accesses: Sequence[Access | None],
+    in_place: Sequence[tuple[int, int]],
+) -> Kernel | Reason:
+    """The pointwise kernel whose inputs are walked as ``accesses`` say over ``extents``, a split of ``shape``."""
     reads: list[int] = []
     inputs: list[tuple[str, Access]] = []
     arguments: list[Expr | None] = []
-    in_place: list[tuple[int, int]] = []
-    for i, value in enumerate(node.inputs):
-        if value is None:
+    for i, access in enumerate(accesses):
+        if access is None:
             arguments.append(None)
             continue
         found = known(view.tensor(i), f"input {i}")
         if isinstance(found, Reason):
             return found
-        in_shape, in_dtype = found
-        arguments.append(operand(len(reads), in_dtype))
-        inputs.append((in_dtype, broadcast_access(in_shape, shape)))
+        arguments.append(operand(len(reads), found[1]))
+        inputs.append((found[1], access))
         reads.append(i)
-        if in_shape == shape:
-            in_place.append((0, i))
-    expr = lower(node.op_type, attributes_of(node), arguments, dtype)
+    expr = lower(view.node.op_type, attributes_of(view.node), arguments, dtype)
     if expr is None:
-        return Reason(f"{node.op_type} of these dtypes or attributes has no expression")
-    phase = pointwise_phase(shape, inputs, [(dtype, Access(contiguous(shape)))], [expr], tuple(range(len(inputs) + 1)))
+        return Reason(f"{view.node.op_type} of these dtypes or attributes has no expression")
+    out = Access(contiguous(extents))
+    phase = pointwise_phase(extents, inputs, [(dtype, out)], [expr], tuple(range(len(inputs) + 1)))
     return NativeKernel(
-        f"pointwise {node.op_type} {dtype}",
+        f"pointwise {view.node.op_type} {dtype}",
         (phase,),
         tuple(reads),
         in_place=tuple(in_place),
         flops=D.product(shape),
     )
+
+
+@selects(*sorted(_QUANTIZE))
+def quantize(view: NodeView) -> Kernel | Reason:
+    """Scale and zero point are one value, one along an axis, or one for each block along an axis."""
+    x, out = known(view.tensor(0), "the input"), known(view.output(), "the output")
+    scale = known(view.tensor(1), "the scale")
+    for found in (x, out, scale):
+        if isinstance(found, Reason):
+            return found
+    assert not isinstance(x, Reason) and not isinstance(out, Reason) and not isinstance(scale, Reason)
+    shape, dtype = out
+    scale_shape = scale[0]
+    extents: Shape = shape
+    strides: list[DimLike] = [0] * len(shape)
+    block = int(view.attr("block_size", 0))
+    if len(scale_shape) == 0 or all(d == 1 for d in scale_shape):
+        pass
+    elif len(scale_shape) == 1 and not block:
+        strides[view.axis(int(view.attr("axis", 1)), len(shape))] = 1
+    elif len(scale_shape) == len(shape) and block:
+        axis = view.axis(int(view.attr("axis", 1)), len(shape))
+        if scale_shape[axis] * block != shape[axis]:
+            return Reason("the last block is not whole")
+        own = contiguous(scale_shape)
+        extents = (*shape[:axis], scale_shape[axis], block, *shape[axis + 1 :])
+        strides = [*own[: axis + 1], 0, *own[axis + 1 :]]
+    else:
+        return Reason("the scale has a shape that is neither a value, an axis nor blocks")
+    small = Access(tuple(strides))
+    accesses = [Access(contiguous(extents)), small, small if view.has(2) else None]
+    return _kernel(view, shape, extents, dtype, accesses, [(0, 0)] if x[1] == dtype else [])
