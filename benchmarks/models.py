@@ -353,7 +353,7 @@ TABLE: dict[str, Entry] = {
             _OCR,
             "ch_ppocr_mobile_v2.0_cls_infer.onnx",
             _text_input,
-            *_images("x", (1, 3, 48, 192), (2, 3, 32, 100), (3, 3, 64, 255)),
+            *_images("x", (1, 3, 48, 192), (2, 3, 48, 100), (3, 3, 48, 255)),
         ),
         _fetched(
             "nudenet",

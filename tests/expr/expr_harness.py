@@ -43,7 +43,27 @@ def special_values(dtype: str) -> Array:
         edges += [-1, -2, -7] if info.min else []
         return np.concatenate([np.array(edges, kind), rng.integers(info.min, info.max, 9, kind, endpoint=True)])
     limits = ml_dtypes.finfo(kind) if dtype == "bf16" else np.finfo(kind)
-    edges = [0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 0.1, -7.25, 127.5, -128.75, 255, 32768, 65504, 65520, 1e-8, -3e9, 9.3e18]
+    edges = [
+        0,
+        -0.0,
+        1,
+        -1,
+        0.5,
+        1.5,
+        2.5,
+        -2.5,
+        0.1,
+        -7.25,
+        127.5,
+        -128.75,
+        255,
+        32768,
+        65504,
+        65520,
+        1e-8,
+        -3e9,
+        9.3e18,
+    ]
     edges += [np.inf, -np.inf, np.nan]
     with np.errstate(over="ignore"):
         return np.concatenate(
@@ -117,5 +137,21 @@ def same_bits(a: Array, b: Array) -> bool:
     raw = a.view(f"u{a.dtype.itemsize}") == b.view(f"u{b.dtype.itemsize}")
     if a.dtype.kind in "fV":
         with np.errstate(invalid="ignore"):
-            raw |= (a != a) & (b != b)
+            raw |= np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
     return bool(raw.all())
+
+
+def ulps(got: Array, reference: Array) -> Array:
+    """Error of ``got``, f32 or f64, in units in the last place of the wider ``reference``; 0 for equal specials.
+
+    A result that should overflow must be infinite, and one that should not must be finite.
+    """
+    digits, lowest, top = (24, -149, 128) if got.dtype == np.float32 else (53, -1074, 1024)
+    half = reference.dtype.type(0.5)
+    limit = np.ldexp(1 - half ** (digits + 1), top)  # rounds to infinity from here on
+    with np.errstate(all="ignore"):
+        power = np.maximum(np.frexp(reference)[1] - digits, lowest)
+        error = np.abs(got.astype(reference.dtype) - reference) / np.ldexp(np.ones_like(reference), power)
+        over = np.abs(reference) >= limit
+        same = np.where(over, got == np.copysign(np.inf, reference), np.isnan(got) & np.isnan(reference))
+    return np.where(same, 0.0, np.where(np.isfinite(reference) & np.isfinite(got) & ~over, error, np.inf))

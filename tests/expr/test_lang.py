@@ -79,7 +79,9 @@ def test_bf16_constants_round_to_nearest_even(pattern: int, nudge: int, half: fl
     above = float(np.array([(pattern + 1) & 0xFFFF], np.uint16).view(ml_dtypes.bfloat16)[0])
     if not (math.isfinite(below) and math.isfinite(above)) or below * above < 0:
         return
-    value = math.nextafter(below + (above - below) * half, math.inf * nudge) if nudge else below + (above - below) * half
+    value = (
+        math.nextafter(below + (above - below) * half, math.inf * nudge) if nudge else below + (above - below) * half
+    )
     got = const(value, "bf16").value
     if half == 0.5 and nudge == 0:
         assert got == (below if pattern % 2 == 0 else above)

@@ -45,7 +45,7 @@ def match_inputs(plan: Plan, count: int, args: Sequence[Any], named: Mapping[str
         fact = plan.slots[i].fact
         if name not in given:
             if i in plan.defaults:
-                values.append(plan.defaults[i])
+                values.append(_convert(name, fact, plan.defaults[i]))
                 continue
             if isinstance(fact, OptionalFact):
                 values.append(None)

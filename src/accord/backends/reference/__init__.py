@@ -48,7 +48,9 @@ class _FunctionKernel(HostKernel):
 
     name = "reference function"
 
-    def __init__(self, steps: Sequence[tuple[HostKernel, list[str], list[str]]], inputs: list[str], outputs: list[str]):
+    def __init__(
+        self, steps: Sequence[tuple[HostKernel, list[str], list[str]]], inputs: list[str], outputs: list[str]
+    ) -> None:
         self._steps = steps
         self._inputs = inputs
         self._outputs = outputs
@@ -91,7 +93,11 @@ class ReferenceBackend(Backend):
             attributes = {n: a.default for n, a in contract.semantic.attributes.items() if a.default is not None}
             attributes |= {a.name: a.value for a in node.attributes.values()}
             return _ContractKernel(contract.semantic.reference, attributes)
-        return _NodeKernel(ReferenceKernel(_proto(node), opset))
+        proto = _proto(node)
+        body = next((a.g for a in proto.attribute if a.name == "body"), None)
+        if node.op_type == "Gradient" and body is not None:
+            return _NodeKernel(_gradient(proto, body, opset))
+        return _NodeKernel(ReferenceKernel(proto, opset))
 
     def _function(self, function: Any, view: NodeView) -> HostKernel:
         steps = []
@@ -101,6 +107,24 @@ class ReferenceBackend(Backend):
                 (kernel, [v.name if v is not None else "" for v in node.inputs], [o.name for o in node.outputs])
             )
         return _FunctionKernel(steps, [v.name for v in function.inputs], [v.name for v in function.outputs])
+
+
+def _gradient(proto: Any, body: Any, opset: int) -> ReferenceKernel:
+    """Gradient of the graph in its attribute ``body`` (see :mod:`accord.model.gradient`)."""
+    from accord.backends.reference.evaluator import Context
+    from accord.backends.reference.kernels import ReferenceKernel
+    from accord.ir.expand import CANONICAL_OPSET
+
+    import onnx
+
+    # inside the body the values have names of its own; they come in the order of xs, then zs
+    count = next(len(a.strings) for a in proto.attribute if a.name == "xs")
+    names = [v.name for v in body.input]
+    del proto.attribute[:]
+    attributes = {"xs": names[:count], "zs": names[count:], "y": body.output[0].name}
+    proto.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in attributes.items() if v)
+    context = Context({"": CANONICAL_OPSET, proto.domain: opset}, {}, graph=body)
+    return ReferenceKernel(proto, opset, context=context)
 
 
 def _proto(node: Any) -> Any:

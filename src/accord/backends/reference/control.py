@@ -58,15 +58,16 @@ class Loop:
         """Return the final carried values, then the scan outputs stacked along a new first axis."""
         trips = None if inputs[0] is None else int(scalar(inputs[0]))
         given = len(inputs) > 1 and inputs[1] is not None
-        going = bool(scalar(inputs[1])) if given else True
+        condition = inputs[1] if given else np.array(True)
+        going = bool(scalar(condition))
         state = list(inputs[2:])
         require(len(state) == self._carried, f"Loop carries {self._carried} values, found {len(state)}")
         collected: list[list[Any]] = [[] for _ in range(self._scanned)]
         iteration = 0
         while going and (trips is None or iteration < trips):
-            results = self._body.run([np.array(iteration, dtype=np.int64), np.array(going), *state], captured)
-            if given:
-                going = bool(scalar(results[0]))
+            results = self._body.run([np.array(iteration, dtype=np.int64), condition, *state], captured)
+            condition = results[0]
+            going = not given or bool(scalar(condition))
             state = results[1 : 1 + self._carried]
             for values, value in zip(collected, results[1 + self._carried :], strict=True):
                 values.append(value)

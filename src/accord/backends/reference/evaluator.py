@@ -178,7 +178,9 @@ class GraphEvaluator:
         own: dict[str, Any] = {**self.constants, **feeds}
         values = ChainMap(own, captured)  # type: ignore[arg-type]  # the outer maps are never written
         _run_steps(self._steps, values)
-        return [_read(values, name, f"output of {self.name}") for name in outputs or self.outputs]
+        return [
+            _read(values, name, f"output of {self.name}") for name in (self.outputs if outputs is None else outputs)
+        ]
 
 
 class FunctionEvaluator:
@@ -299,7 +301,8 @@ def evaluate(
         ExecutionError: A node failed.
     """
     proto = model if isinstance(model, ModelProto) else _load(Path(model))
-    imports = {normal_domain(o.domain): o.version for o in proto.opset_import}
+    # A model without imports, which the first versions of the format allowed, means version 1.
+    imports = {normal_domain(o.domain): o.version for o in proto.opset_import} or {"": 1}
     functions = {(normal_domain(f.domain), f.name, f.overload): f for f in proto.functions}
     evaluator = GraphEvaluator(proto.graph, Context(imports, functions))
     return evaluator.run_named(_feeds(proto.graph, evaluator, inputs), outputs=outputs)

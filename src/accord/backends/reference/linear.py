@@ -11,8 +11,6 @@ from accord.backends.reference.quantization import quantize_values
 from accord.backends.reference.registry import Array, OpNode, implements
 from accord.backends.reference.tensors import require, to_accumulator, widen
 
-__all__ = ["integer_matmul"]
-
 
 @implements("MatMul")
 def matmul(_op: OpNode, a: Array, b: Array) -> Array:
@@ -30,12 +28,8 @@ def gemm(op: OpNode, a: Array, b: Array, c: Array | None = None) -> Array:
     if op["alpha"] != 1:
         result = op["alpha"] * result
     if c is not None and op["beta"] != 0:
-        addend = (
-            to_accumulator(c)
-            if op.version >= 7
-            else np.broadcast_to(align(op, result, to_accumulator(c)), result.shape)
-        )
-        result = result + op["beta"] * np.broadcast_to(addend, result.shape)
+        addend = np.broadcast_to(align(op, result, to_accumulator(c)), result.shape)
+        result = result + (addend if op["beta"] == 1 else op["beta"] * addend)
     return np.asarray(result).astype(a.dtype)
 
 
@@ -46,31 +40,30 @@ def einsum(op: OpNode, *inputs: Array) -> Array:
     return np.asarray(np.einsum(equation, *[to_accumulator(x) for x in inputs])).astype(inputs[0].dtype)
 
 
-def integer_matmul(a: Array, b: Array) -> Array:
-    """Product of matrices of small integers as int32.
-
-    The product is taken in float64, which is exact while every sum stays below 2⁵³ and far faster in NumPy than
-    its integer product; the result wraps around like int32 arithmetic.
-    """
-    product = np.matmul(a.astype(np.float64), b.astype(np.float64))
-    return np.asarray(product).astype(np.int64).astype(np.int32)
-
-
-def _per_row(zero: Array | None, x: Array, axis: int) -> Array:
-    """The tensor as int32 less its zero point, which is one value or one for each row or column."""
-    values = x.astype(np.int32)
+def _centred(x: Array, zero: Array | None, axis: int) -> Array:
+    """The tensor in float64 less its zero point, which is one value or one for each row or column."""
+    values = x.astype(np.float64)
     if zero is None:
         return values
-    point = zero.astype(np.int32)
+    point = zero.astype(np.float64)
     if point.ndim == 1 and point.size > 1:
         point = np.expand_dims(point, axis)
     return np.asarray(values - point)
 
 
+def _product(a: Array, a_zero: Array | None, b: Array, b_zero: Array | None) -> Array:
+    """Product of matrices of 8-bit elements less their zero points, in float64.
+
+    For integers it is exact as long as every sum stays below 2⁵³, and far faster in NumPy than its integer product.
+    """
+    return np.asarray(np.matmul(_centred(a, a_zero, 1), _centred(b, b_zero, 0)))
+
+
 @implements("MatMulInteger")
 def matmul_integer(_op: OpNode, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
     """Product of 8-bit matrices less their zero points, accumulated in 32 bits."""
-    return integer_matmul(_per_row(a_zero, a, 1), _per_row(b_zero, b, 0))
+    # Sums beyond 32 bits wrap around.
+    return _product(a, a_zero, b, b_zero).astype(np.int64).astype(np.int32)
 
 
 @implements("QLinearMatMul")
@@ -86,7 +79,7 @@ def qlinear_matmul(
     y_zero: Array,
 ) -> Array:
     """Product of quantised matrices, quantised again."""
-    product = integer_matmul(_per_row(a_zero, a, 1), _per_row(b_zero, b, 0))
+    product = _product(a, a_zero, b, b_zero)
     rows = a_scale.reshape(-1, 1) if a_scale.ndim == 1 and a_scale.size > 1 else a_scale
     factor = widen(rows) * widen(b_scale) / widen(y_scale)
     return quantize_values(product * factor, y_zero, y_zero.dtype)

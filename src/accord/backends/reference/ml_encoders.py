@@ -29,10 +29,10 @@ def scaler(op: OpNode, x: Array) -> Array:
 
 @implements("Normalizer", domain=_DOMAIN)
 def normalizer(op: OpNode, x: Array) -> Array:
-    """Divide each row by its largest magnitude, or its 1-norm or 2-norm; a zero row stays as it is."""
+    """Divide each row by its largest element, its 1-norm or its 2-norm; a divisor of zero leaves it as it is."""
     rows = x.astype(np.float64)
     norms: dict[str, Callable[[], Any]] = {
-        "MAX": lambda: np.abs(rows).max(axis=-1, keepdims=True),
+        "MAX": lambda: rows.max(axis=-1, keepdims=True),
         "L1": lambda: np.abs(rows).sum(axis=-1, keepdims=True),
         "L2": lambda: np.sqrt(np.square(rows).sum(axis=-1, keepdims=True)),
     }

@@ -205,7 +205,8 @@ def tree_ensemble_regressor(op: OpNode, x: Array) -> Array:
 def tree_ensemble_classifier(op: OpNode, x: Array) -> tuple[Array, Array]:
     """Sum the votes of the leaves that each row reaches; the class with the best score is the label.
 
-    If the leaves vote for one class only, a model of two classes gives the other one the complement.
+    If the leaves vote for the first class only, the votes are for the positive of two classes, and the negative one
+    gets the complement: one minus a probability, or the opposite of a margin.
     """
     numbers, words = op["classlabels_int64s"], op["classlabels_strings"]
     classes = len(numbers or words or [])
@@ -220,10 +221,12 @@ def tree_ensemble_classifier(op: OpNode, x: Array) -> tuple[Array, Array]:
     if base is not None:
         scores = scores + base.astype(np.float64)
     transform = op["post_transform"]
-    if len(set(op["class_ids"])) == 1 and classes <= 2:
-        positive = scores[:, op["class_ids"][0]]
-        negative = 1 - positive if transform in (None, "NONE", "PROBIT") else -positive
-        scores = np.stack([negative, positive], axis=1)
+    if set(op["class_ids"]) == {0} and classes <= 2:
+        positive = scores[:, 0]
+        weights = _either(op, "class_weights")
+        # Weights without a sign are probabilities, whose complement is meant; others are margins.
+        probable = transform in (None, "NONE", "PROBIT") and weights is not None and bool((weights >= 0).all())
+        scores = np.stack([1 - positive if probable else -positive, positive], axis=1)
     scores = transform_scores(scores, transform)
     chosen = np.argmax(scores, axis=1)
     if classes == 1:  # the only label stands for the positive class

@@ -34,7 +34,7 @@ def _geometry(op: OpNode, spatial: Sequence[int]) -> tuple[tuple[int, ...], Wind
                 count = -(-room // stride) + 1
                 if (count - 1) * stride >= length + before[axis]:
                     count -= 1
-        require(count >= 0, f"a window of {extent} does not fit a padded input of {room + extent}")
+            require(count >= 0, f"a window of {extent} does not fit a padded input of {room + extent}")
         lengths.append(count)
     reach = [max(n - 1, 0) * s + e for n, s, e in zip(lengths, window.strides, window.extents, strict=True)]
     behind = [max(a, r - b - n) for a, r, b, n in zip(after, reach, before, spatial, strict=True)]

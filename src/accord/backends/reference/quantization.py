@@ -49,10 +49,6 @@ def _parse(text: Any, dtype: DType) -> Any:
         return int(float(word))
 
 
-def _print(value: Any) -> str:
-    return str(value)
-
-
 def _to_e8m0(x: Array, saturate: bool, round_mode: str) -> Array:
     """Convert to powers of two: exponent bytes biased by 127, of which 255 is NaN; the sign is dropped."""
     magnitude = np.abs(x.astype(np.float64))
@@ -118,7 +114,7 @@ def cast_values(x: Array, dtype: DType, saturate: bool = True, round_mode: str =
         return cast_values(source, dtype, saturate, round_mode)
     wide = widen(x)
     if dtype.kind == "O":
-        return strings([_print(value) for value in wide.reshape(-1)], x.shape)
+        return strings([str(value) for value in wide.reshape(-1)], x.shape)
     if dtype.kind == "b":
         return np.asarray(wide != 0)
     if dtype == _E8M0:

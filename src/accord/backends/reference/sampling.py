@@ -143,9 +143,12 @@ def grid_sample(op: OpNode, x: Array, grid: Array) -> Array:
 
 
 def _positions(length: int, align_corners: bool) -> Array:
-    """Evenly spaced positions from -1 to 1: at pixel centres, the outer ones on or inside the ends."""
+    """Evenly spaced positions from -1 to 1: at pixel centres, the outer ones on or inside the ends.
+
+    With aligned corners, a single position is -1, where the spacing begins.
+    """
     if align_corners:
-        return np.linspace(-1, 1, length) if length > 1 else np.zeros(length)
+        return np.linspace(-1, 1, length)
     return (2 * np.arange(length) + 1) / length - 1
 
 

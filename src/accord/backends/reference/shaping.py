@@ -139,10 +139,7 @@ def slice_axes(
     require(0 not in strides, "a step is zero")
     parts = [slice(None)] * x.ndim
     for axis, start, end, step in zip(along, first, last, strides, strict=True):
-        length = x.shape[axis]
-        if step < 0 and length and start < -length:
-            start = -length
-        parts[axis] = slice(start, end, step)
+        parts[axis] = slice(start if step > 0 else max(start, -x.shape[axis]), end, step)
     return x[tuple(parts)]
 
 

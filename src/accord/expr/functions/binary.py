@@ -40,15 +40,10 @@ FORMATS: Final = {"f32": Format(32, "u32", "i32", 23, 127), "f64": Format(64, "u
 
 def ldexp(x: Expr, n: Expr) -> Expr:
     """Two multiplications by powers of two that are normal numbers, so that only the last one rounds."""
-    half = _floor_half(n)
-    return x * _power_of_two(half) * _power_of_two(n - half)
-
-
-def _floor_half(n: Expr) -> Expr:
-    """About ``n / 2`` as an integer, between -bias and bias even for n far outside."""
-    form = FORMATS[n.dtype]
+    form = FORMATS[x.dtype]
     limited = max_(-2.0 * form.bias + 2, min_(2.0 * form.bias, n))
-    return (limited * 0.5 + form.magic) - form.magic
+    half = (limited * 0.5 + form.magic) - form.magic
+    return x * _power_of_two(half) * _power_of_two(limited - half)
 
 
 def _power_of_two(n: Expr) -> Expr:

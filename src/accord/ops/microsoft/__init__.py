@@ -15,4 +15,5 @@ from accord.ops.microsoft import quantized as quantized
 from accord.ops.microsoft import quantized_lstm as quantized_lstm
 from accord.ops.microsoft import recurrence as recurrence
 from accord.ops.microsoft import rotary as rotary
+from accord.ops.microsoft import rules as rules
 from accord.ops.microsoft import tensors as tensors

@@ -1,14 +1,15 @@
 """Expansions: 8-bit arithmetic.
 
-Products are integer products, exact as in ONNX Runtime. Elementwise operators and pools are computed between
-DequantizeLinear and QuantizeLinear, which is what their definitions say; ONNX Runtime's vector code orders the float
-operations otherwise, so a result on the border of two steps may fall to either side.
+Products are integer products. Most other operators are computed between DequantizeLinear and QuantizeLinear. Sums,
+products and averages of elements often fall on the border of two steps; there the order of operations decides, and it
+is ONNX Runtime's: the zero point is added before the rounding, where QuantizeLinear adds it after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
@@ -70,12 +71,42 @@ def dequantize_linear(b: Builder, n: Inference) -> Outputs:
 # Elementwise ------------------------------------------------------------------------------------------------------
 
 
-@expands("QLinearAdd", "QLinearMul", domain=DOMAIN)
-def q_linear_binary(b: Builder, n: Inference) -> Outputs:
-    """An addition or a product, with broadcasting."""
-    left, right = (dequantize(b, operand(n, i), operand(n, i + 1), given(n, i + 2)) for i in (0, 3))
-    y = b(n.node.op_type.removeprefix("QLinear"), left, right)
-    return [quantize(b, y, operand(n, 6), given(n, 7), operand(n, 0))]
+def _float(b: Builder, x: ir.Value) -> ir.Value:
+    return b("Cast", x, to=int(FLOAT))
+
+
+def _rounded(b: Builder, x: ir.Value, like: ir.Value) -> ir.Value:
+    """``saturate(round(x))`` in the 8-bit dtype of ``like``."""
+    dtype = b.fact(like).dtype
+    low, high = (-128, 127) if dtype == ir.DataType.INT8 else (0, 255)
+    clipped = b("Clip", b("Round", x), b.scalar(low, x), b.scalar(high, x))
+    return b("CastLike", clipped, like)
+
+
+def _zero_point(b: Builder, x: ir.Value | None) -> ir.Value:
+    """A zero point in float32; 0 if there is none."""
+    scalar = _scalar(b, x)
+    return b.const(np.array(0, np.float32)) if scalar is None else _float(b, scalar)
+
+
+@expands("QLinearAdd", domain=DOMAIN)
+def q_linear_add(b: Builder, n: Inference) -> Outputs:
+    """``a * A_scale / C_scale + (b * B_scale / C_scale + constant)``: the zero points make one constant."""
+    scale = operand(n, 6)
+    ratios = [b("Div", operand(n, i), scale) for i in (1, 4)]
+    zeros = [b("Mul", r, _zero_point(b, given(n, i))) for r, i in zip(ratios, (2, 5), strict=True)]
+    constant = b("Sub", _zero_point(b, given(n, 7)), b("Add", *zeros))
+    left, right = (b("Mul", _float(b, operand(n, i)), r) for i, r in zip((0, 3), ratios, strict=True))
+    return [_rounded(b, b("Add", left, b("Add", right, constant)), operand(n, 0))]
+
+
+@expands("QLinearMul", domain=DOMAIN)
+def q_linear_mul(b: Builder, n: Inference) -> Outputs:
+    """The product of integers, times one factor, plus the zero point."""
+    factor = b("Div", b("Mul", operand(n, 1), operand(n, 4)), operand(n, 6))
+    left, right = (b("Sub", _float(b, operand(n, i)), _zero_point(b, given(n, i + 2))) for i in (0, 3))
+    y = b("Add", b("Mul", b("Mul", left, right), factor), _zero_point(b, given(n, 7)))
+    return [_rounded(b, y, operand(n, 0))]
 
 
 def _unary(b: Builder, n: Inference, build: Callable[[ir.Value], ir.Value]) -> list[ir.Value]:
@@ -142,18 +173,15 @@ def q_linear_concat(b: Builder, n: Inference) -> Outputs:
 # Windows ----------------------------------------------------------------------------------------------------------
 
 
-def _pooled(b: Builder, n: Inference, rank: int, pool: Callable[[ir.Value], ir.Value]) -> list[ir.Value]:
-    if not n.attr("channels_last", 0):
-        return _unary(b, n, pool)
-    return _unary(b, n, lambda x: to_channels_last(b, pool(to_channels_first(b, x, rank)), rank))
-
-
 @expands("QLinearAveragePool", domain=DOMAIN)
 def q_linear_average_pool(b: Builder, n: Inference) -> Outputs:
     """AveragePool in either layout."""
     names = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
-    attributes = copy_attributes(n, *names)
-    return _pooled(b, n, len(n.attr("kernel_shape")) + 2, lambda x: b("AveragePool", x, **attributes))
+    rank, last = len(n.attr("kernel_shape")) + 2, bool(n.attr("channels_last", 0))
+    x = dequantize(b, operand(n, 0), operand(n, 1), given(n, 2))
+    y = b("AveragePool", to_channels_first(b, x, rank) if last else x, **copy_attributes(n, *names))
+    y = b("Add", b("Div", y, operand(n, 3)), _zero_point(b, given(n, 4)))
+    return [_rounded(b, to_channels_last(b, y, rank) if last else y, operand(n, 0))]
 
 
 @expands("QLinearGlobalAveragePool", domain=DOMAIN)
@@ -162,7 +190,9 @@ def q_linear_global_average_pool(b: Builder, n: Inference) -> Outputs:
     rank = n.tensor(0).rank
     if rank is None:
         return None
-    return _pooled(b, n, rank, lambda x: b("GlobalAveragePool", x))
+    if not n.attr("channels_last", 0):
+        return _unary(b, n, lambda x: b("GlobalAveragePool", x))
+    return _unary(b, n, lambda x: to_channels_last(b, b("GlobalAveragePool", to_channels_first(b, x, rank)), rank))
 
 
 @expands("QLinearConv", domain=DOMAIN)
