@@ -296,6 +296,8 @@ class Entry:
         shapes: Input shapes by name; the first ones are those that speed is measured at.
         generate: Makes real-looking inputs of given shapes.
         light: It is one of the ``onnx`` package.
+        levels: How far outputs may lie apart, relative to the largest, because inputs that differ in the last bit can
+            round to neighbouring levels of a quantised network.
     """
 
     name: str
@@ -303,11 +305,12 @@ class Entry:
     shapes: tuple[Shapes, ...]
     generate: Generator
     light: bool = False
+    levels: float = 0.0
 
 
-def _fetched(name: str, wheel: str, file: str, generate: Generator, *shapes: Shapes) -> Entry:
+def _fetched(name: str, wheel: str, file: str, generate: Generator, *shapes: Shapes, levels: float = 0.0) -> Entry:
     folder = next(w.folder for w in WHEELS if w.name == wheel)
-    return Entry(name, f"{folder}/{file}", shapes, generate)
+    return Entry(name, f"{folder}/{file}", shapes, generate, levels=levels)
 
 
 def _light(name: str, image: str) -> Entry:
@@ -387,7 +390,7 @@ TABLE: dict[str, Entry] = {
 EXTRA: dict[str, Entry] = {
     e.name: e
     for e in (
-        _fetched("ddddocr-old", "ddddocr", "common_old.onnx", _text_input, *_CAPTCHA_WIDTHS),
+        _fetched("ddddocr-old", "ddddocr", "common_old.onnx", _text_input, *_CAPTCHA_WIDTHS, levels=0.05),
         _fetched("silero-vad-op15", _VAD, "silero_vad_16k_op15.onnx", _frame, *_frames((1, 576), (2, 576), (3, 576))),
         _fetched(
             "silero-vad-sequence",

@@ -41,8 +41,8 @@ def _softplus(v: Array) -> Array:
 
 
 def _gelu_tanh(v: Array) -> Array:
-    two = v.dtype.type(2)
-    return _times(v, _sigmoid(two * np.sqrt(two / v.dtype.type(np.pi)) * (v + v.dtype.type("0.044715") * v**3)))
+    two, pi = v.dtype.type(2), 4 * np.arctan(v.dtype.type(1))
+    return _times(v, _sigmoid(two * np.sqrt(two / pi) * (v + v.dtype.type("0.044715") * v**3)))
 
 
 def _gelu_erf(v: Array) -> Array:
@@ -168,7 +168,7 @@ def test_f64(name: str):
 
 def test_gelu_in_f64_keeps_its_precision_far_below_zero():
     # x * Phi(x), from mpmath with 40 digits
-    known = {-2.0: -0.0455002638963584144, -10.0: -7.61985302416052606597e-23, -37.5: -1.7257963735960998e-306}
+    known = {-2.0: -0.045500263896358414401, -10.0: -7.619853024160526066e-23, -37.5: -1.7270073785932330664e-306}
     got = compile_elementwise(call("gelu_erf", operand(0, "f64")), 1, 8)(np.array(list(known)))
     assert np.allclose(got, list(known.values()), rtol=1e-15, atol=0)
 
@@ -183,7 +183,7 @@ def test_signs_of_zero_and_other_machines(name: str, dtype: str):
     with np.errstate(all="ignore"):
         expected = REFERENCES[name](zeros.astype(np.float64))
     got = compile_elementwise(expr, 1)(zeros)
-    assert np.array_equal(np.signbit(got), np.signbit(expected))
+    assert np.isnan(expected).all() or np.array_equal(np.signbit(got), np.signbit(expected))
     with np.errstate(invalid="ignore"):  # of signalling NaN
         values = np.concatenate([ARGUMENTS[::2003].astype(kind), zeros, np.linspace(-20, 20, 333, dtype=kind)])
     vector = compile_elementwise(expr, 1)(values)

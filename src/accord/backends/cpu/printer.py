@@ -192,7 +192,23 @@ class Printer(Registers):
         return self._compare("uno", node.args[0].dtype, a[0], a[0])
 
     def _select(self, node: Expr, a: list[str]) -> str:
-        return self._choose(a[0], node.dtype, a[1], a[2])
+        arms = [self._sealed(arm, name) for arm, name in zip(node.args[1:], a[1:], strict=True)]
+        return self._choose(a[0], node.dtype, *arms)
+
+    def _sealed(self, arm: Expr, name: str) -> str:
+        """``name``, hidden from the optimiser if bitwise operations made it.
+
+        LLVM 22 joins and, or, xor and a following select into one masked VPTERNLOG, and where the select's other arm
+        is an operand of them too, it swaps operands without swapping the truth table: the result is wrong. An empty
+        piece of assembly between the two costs no instruction.
+        """
+        source = arm
+        while source.op in ("bitcast", "cast"):
+            source = source.args[0]
+        if self.width == 1 or source.op not in ("and", "or", "xor", "not") or source.dtype == "bool":
+            return name
+        type_ = self._type(arm.dtype)
+        return self._op(f'call {type_} asm "", "=v,0"({type_} {name})')
 
     def _not(self, node: Expr, a: list[str]) -> str:
         ones = "true" if node.dtype == "bool" else "-1"

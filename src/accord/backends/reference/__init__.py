@@ -111,11 +111,11 @@ class ReferenceBackend(Backend):
 
 def _gradient(proto: Any, body: Any, opset: int) -> ReferenceKernel:
     """Gradient of the graph in its attribute ``body`` (see :mod:`accord.model.gradient`)."""
+    import onnx
+
     from accord.backends.reference.evaluator import Context
     from accord.backends.reference.kernels import ReferenceKernel
     from accord.ir.expand import CANONICAL_OPSET
-
-    import onnx
 
     # inside the body the values have names of its own; they come in the order of xs, then zs
     count = next(len(a.strings) for a in proto.attribute if a.name == "xs")

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -98,6 +99,16 @@ def implements(
     return register
 
 
+#: Packages whose import registers more operators; imported when an operator is not found without them.
+_EXTENSIONS = ("accord.backends.reference.microsoft",)
+
+
+@lru_cache(maxsize=1)
+def _load_extensions() -> None:
+    for name in _EXTENSIONS:
+        import_module(name)
+
+
 def find(domain: str, op_type: str, version: int) -> tuple[Implementation, Mapping[str, Any]] | None:
     """Look up the implementation of an operator.
 
@@ -109,6 +120,8 @@ def find(domain: str, op_type: str, version: int) -> tuple[Implementation, Mappi
     Returns:
         The function and its attribute defaults, or None if none is registered for that version.
     """
+    if (domain, op_type) not in _TABLE:
+        _load_extensions()
     best = None
     for entry in _TABLE.get((domain, op_type), ()):
         if entry.since <= version:

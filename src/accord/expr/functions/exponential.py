@@ -62,20 +62,32 @@ def expm1(x: Expr) -> Expr:
     return copysign(abs_(y + y), x)
 
 
+def _logistic_parts(n: Expr, r: Expr) -> tuple[Expr, Expr]:
+    """The parts of 1 / (1 + exp(-x)) = s / d, where x = n log(2) + r.
+
+    s = 2**n is exact and d = s + exp(-r) is rounded once: the quotient has two roundings, where one of exp(x) and
+    exp(x) + 1 has three.
+    """
+    ratio = tables.EXP_RATIO["f32"] if r.dtype == "f32" else (1.0, *tables.EXP["f64"])
+    s = ldexp(1.0, n)
+    above = s + 1.0
+    lost = s - (above + -1.0)
+    rest = fma(r, horner(r, [-c * (-1.0) ** k for k, c in enumerate(ratio)]), lost)
+    return s, above + rest
+
+
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + exp(-x)), accurate where it is small too."""
-    p, n = _exp_parts(_clamped(x, _EXP_RANGE[x.dtype][0], _ONE_FROM[x.dtype]))
-    z = ldexp(p, n)
-    return z / (z + 1.0)
+    s, d = _logistic_parts(*exp_reduced(_clamped(x, _EXP_RANGE[x.dtype][0], _ONE_FROM[x.dtype])))
+    return s / d
 
 
 def silu(x: Expr) -> Expr:
-    """X * sigmoid(x); the power of two is applied last, so that small results are not rounded twice."""
+    """The product of x and sigmoid(x); the power of two is applied last, so that small results are not rounded twice."""
     low, high = {"f32": (-120.0, 87.0), "f64": (-760.0, 700.0)}[x.dtype]
     limited = max_(low, x)
-    p, n = _exp_parts(-min_(high, limited))
-    scale = -n
-    return ldexp(limited / (p + ldexp(1.0, scale)), scale)
+    n, r = exp_reduced(min_(high, limited))
+    return ldexp(limited / _logistic_parts(n, r)[1], n)
 
 
 def mish(x: Expr) -> Expr:
@@ -152,8 +164,5 @@ def gelu_tanh(x: Expr) -> Expr:
     q_low = fma(square, b, _GELU_A[0] - q) + fma(square_low, b, fma(square, b_low, _GELU_A[1]))
     v = c * q
     v_low = fma(c, q, -v) + c * q_low
-    limit = {"f32": 87.0, "f64": 700.0}[x.dtype]
-    n, r = exp_reduced(min_(limit, v), scale=-1.0)
-    r = r + v_low
-    p = horner(r, [k * (-1.0) ** i for i, k in enumerate((1.0, 1.0, *tables.EXP[x.dtype]))])
-    return ldexp(limited / (p + ldexp(1.0, -n)), -n)
+    n, r = exp_reduced(min_({"f32": 87.0, "f64": 700.0}[x.dtype], v))
+    return ldexp(limited / _logistic_parts(n, r + v_low)[1], n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from accord.expr.functions import tables
 from accord.expr.functions.common import LN2, LOG2E, horner, in_f64, ldexp
@@ -11,7 +12,8 @@ from accord.expr.primitives import abs_, copysign, fma, gt, lt, max_, min_, sele
 
 __all__ = ["acosh", "asinh", "atanh", "log", "log1p", "log1p_unit", "log2", "split"]
 
-_MAX = {"f32": float.fromhex("0x1.fffffep127"), "f64": float.fromhex("0x1.fffffffffffffp1023")}
+_HUGE: Final = 2.0**100  # from here on 1 is lost beside x, and x**2 could overflow
+_MAX: Final = {"f32": float.fromhex("0x1.fffffep127"), "f64": float.fromhex("0x1.fffffffffffffp1023")}
 
 
 def split(x: Expr) -> tuple[Expr, Expr]:
@@ -73,7 +75,7 @@ def asinh(x: Expr) -> Expr:
     if x.dtype == "f32":
         return cast(asinh(in_f64(x)), "f32")
     size = abs_(x)
-    huge = gt(size, 2.0**28)
+    huge = gt(size, _HUGE)
     square = size * size
     near = size + square / (sqrt(square + 1.0) + 1.0)
     y = log1p(select(huge, size, near))
@@ -85,7 +87,7 @@ def acosh(x: Expr) -> Expr:
     if x.dtype == "f32":
         return cast(acosh(in_f64(x)), "f32")
     t = x + -1.0
-    huge = gt(x, 2.0**28)
+    huge = gt(x, _HUGE)
     near = t + sqrt(t * (t + 2.0))
     y = log1p(select(huge, x, near))
     return select(lt(x, 1.0), const(math.nan, "f64"), select(huge, y + LN2["f64"][0], y))

@@ -21,6 +21,7 @@ from accord.ops.microsoft.common import (
     cast,
     copy_attributes,
     given,
+    like_cast,
     operand,
     size,
     swap_last_axes,
@@ -80,7 +81,7 @@ def _rounded(b: Builder, x: ir.Value, like: ir.Value) -> ir.Value:
     dtype = b.fact(like).dtype
     low, high = (-128, 127) if dtype == ir.DataType.INT8 else (0, 255)
     clipped = b("Clip", b("Round", x), b.scalar(low, x), b.scalar(high, x))
-    return b("CastLike", clipped, like)
+    return like_cast(b, clipped, like)
 
 
 def _zero_point(b: Builder, x: ir.Value | None) -> ir.Value:
