@@ -210,7 +210,7 @@ _IMAGENET_STD = np.array([0.229, 0.224, 0.225], np.float32).reshape(1, 3, 1, 1)
 
 def _page_input(shapes: Shapes, rng: Rng) -> dict[str, Any]:
     n, _, h, w = shapes["x"]
-    return {"x": (_pages(n, h, w, rng) - _IMAGENET_MEAN) / _IMAGENET_STD}
+    return {"x": _pages(n, h, w, rng) * 2 - 1}
 
 
 def _text_input(shapes: Shapes, rng: Rng) -> dict[str, Any]:
@@ -296,8 +296,8 @@ class Entry:
         shapes: Input shapes by name; the first ones are those that speed is measured at.
         generate: Makes real-looking inputs of given shapes.
         light: It is one of the ``onnx`` package.
-        levels: How far outputs may lie apart, relative to the largest, because inputs that differ in the last bit can
-            round to neighbouring levels of a quantised network.
+        quantised: It rounds activations to 8 bits while running. Values that differ in their last bit can land on
+            neighbouring levels, so the outputs of two right runtimes agree only as a whole.
     """
 
     name: str
@@ -305,12 +305,12 @@ class Entry:
     shapes: tuple[Shapes, ...]
     generate: Generator
     light: bool = False
-    levels: float = 0.0
+    quantised: bool = False
 
 
-def _fetched(name: str, wheel: str, file: str, generate: Generator, *shapes: Shapes, levels: float = 0.0) -> Entry:
+def _fetched(name: str, wheel: str, file: str, generate: Generator, *shapes: Shapes, quantised: bool = False) -> Entry:
     folder = next(w.folder for w in WHEELS if w.name == wheel)
-    return Entry(name, f"{folder}/{file}", shapes, generate, levels=levels)
+    return Entry(name, f"{folder}/{file}", shapes, generate, quantised=quantised)
 
 
 def _light(name: str, image: str) -> Entry:
@@ -390,7 +390,7 @@ TABLE: dict[str, Entry] = {
 EXTRA: dict[str, Entry] = {
     e.name: e
     for e in (
-        _fetched("ddddocr-old", "ddddocr", "common_old.onnx", _text_input, *_CAPTCHA_WIDTHS, levels=0.05),
+        _fetched("ddddocr-old", "ddddocr", "common_old.onnx", _text_input, *_CAPTCHA_WIDTHS, quantised=True),
         _fetched("silero-vad-op15", _VAD, "silero_vad_16k_op15.onnx", _frame, *_frames((1, 576), (2, 576), (3, 576))),
         _fetched(
             "silero-vad-sequence",

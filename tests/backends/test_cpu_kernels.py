@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from builders import model, node
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accord.runtime.model import Model
 from accord.runtime.pipeline import Options
+from builders import model, node
 
 SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 RNG = np.random.default_rng(11)

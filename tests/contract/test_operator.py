@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import model, node
 
 import accord
 from accord.contract.registry import contract_for
 from accord.contract.sizes import evaluate_condition, evaluate_size
 from accord.errors import ContractError, ExecutionError, ModelError, UnknownOperatorError
 from accord.ir import dims as D
+from builders import model, node
 
 Tensor = accord.Tensor
 F = np.float32

@@ -12,6 +12,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+import accord
+import accord.demo.operators  # noqa: F401  declares the model's own operator
 from accord.demo.charset import BLANK, CHARACTERS, CLASSES, decode, encode
 from accord.demo.evaluate import edit_distance, load_lines, measure, save_lines
 from accord.demo.portable import DOMAIN, OPSET, with_shuffle_function
@@ -37,9 +39,10 @@ def lines() -> list[Line]:
 
 
 @pytest.fixture(scope="module")
-def logits(model: onnx.ModelProto) -> Logits:
-    """The model as a function of ``image``."""
-    return _run(with_shuffle_function(model))
+def logits() -> Logits:
+    """The model as a function of ``image``, run by Accord."""
+    loaded = accord.load(MODEL)
+    return lambda array: loaded(array)[0]
 
 
 def _run(model: onnx.ModelProto) -> Logits:
@@ -79,6 +82,15 @@ def test_the_graph_uses_the_operators_that_the_demo_is_about(model):
     assert [node.op_type for node in shuffles] == ["ChannelShuffle"] * 3
     assert all(helper.get_node_attr_value(node, "groups") == 4 for node in shuffles)
     assert not model.functions
+
+
+def test_accord_and_onnx_runtime_agree(model, logits, lines):
+    other = _run(with_shuffle_function(model))
+    for width in (16, 33, 200):
+        image = np.random.default_rng(width).random((2, 1, HEIGHT, width), np.float32)
+        np.testing.assert_allclose(logits(image), other(image), rtol=1e-3, atol=1e-3)
+    line = preprocess(lines[0].image)
+    np.testing.assert_allclose(logits(line), other(line), rtol=1e-3, atol=1e-3)
 
 
 def test_the_shuffle_function_shuffles():

@@ -12,7 +12,7 @@ import onnxruntime as ort
 from onnx import helper
 
 import accord.ops.microsoft
-import accord.ops.shapes  # noqa: F401  registers the shape rules
+import accord.ops.shapes
 from accord.backends.reference.evaluator import evaluate
 from accord.ir.expand import CANONICAL_OPSET
 from accord.model.normalise import normalise
@@ -178,8 +178,8 @@ __all__ = [
     "expand_model",
     "node_model",
     "normal",
-    "rng",
     "normalise",
+    "rng",
     "run_ort",
     "run_ort_shared",
     "run_reference",

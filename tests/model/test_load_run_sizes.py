@@ -52,6 +52,24 @@ def test_negative_size():
     assert made(np.ones((1, 1, 5), np.float32))[0].tolist() == [[[5.0]]]
 
 
+@pytest.mark.parametrize("reference", [True, False])
+def test_view_that_would_reach_past_its_memory(reference):
+    """[n, 4] as [n, 3, -1]: the last size is computed as 4n // 3n, which holds only where nothing is left over."""
+    nodes = [
+        node("Relu", ["x"], ["h"]),
+        node("Shape", ["x"], ["n"], start=0, end=1),
+        node("Concat", ["n", "rest"], ["s"], axis=0),
+        node("Reshape", ["h", "s"], ["r"]),
+        node("Neg", ["r"], ["y"]),
+    ]
+    rest = helper.make_tensor("rest", INT64, [2], [3, -1])
+    made = Model(model(nodes, [value("x", ["n", "m"])], [value("y", None)], [rest]), Options(reference=reference))
+    assert made(np.ones((2, 6), np.float32))[0].shape == (2, 3, 2)
+    for columns in (4, 2, 7):
+        with pytest.raises((InputError, ExecutionError)):
+            made(np.ones((2, columns), np.float32))
+
+
 def test_empty_output_with_a_size_that_numpy_cannot_count():
     made = compiled(
         model([node("Reshape", ["x", "s"], ["y"], allowzero=1)], [value("x", [0])], [value("y", None)],

@@ -140,6 +140,12 @@ def test_attribute_of_the_wrong_type():
     assert (error.expected, error.found) == ("INT", "FLOAT")
 
 
+def test_attribute_that_is_no_text():
+    source = model([node("DepthToSpace", ["x"], ["y"], blocksize=1, mode="DCR")])
+    source.graph.node[0].attribute[1].s = b"\xff\xfe"
+    fails(source, GraphError, "'mode' is no text")
+
+
 def test_attribute_that_is_missing():
     fails(model([node("Concat", ["x"], ["y"])]), GraphError, "'axis' is missing", "axis: INT")
     fails(model([node("If", ["c"], ["y"])], [value("c", (), BOOL)]), GraphError, "branch' is missing")
@@ -191,6 +197,7 @@ def test_function_call_that_does_not_fit():
     fails(calling(function(), ["x", "x"]), GraphError, "too many inputs", "at most 1: a")
     fails(calling(function(), ["x"], ["y", "z"]), GraphError, "too many outputs", "at most 1: b")
     fails(calling(function(), kk=1), GraphError, "no attribute 'kk'")
+    fails(calling(function(), k=1.5), ModelTypeError, "another type", "Expected: INT", "Found: FLOAT")
 
 
 def test_nodes_in_functions_are_checked():

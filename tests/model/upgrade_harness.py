@@ -42,7 +42,8 @@ def model(
             declared = None
         inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), declared))
     results = [
-        helper.make_tensor_value_info(name, dtype, None) for name, dtype in (outputs or {"y": TensorProto.FLOAT}).items()
+        helper.make_tensor_value_info(name, dtype, None)
+        for name, dtype in (outputs or {"y": TensorProto.FLOAT}).items()
     ]
     initializers = [numpy_helper.from_array(a, name) for name, a in (constants or {}).items()]
     graph = helper.make_graph(list(nodes), "old", inputs, results, initializers)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import model, node
 
 from accord.backends.reference.evaluator import evaluate
 from accord.passes.phases import phases, rule_names
 from accord.runtime.model import Model
 from accord.runtime.pipeline import Options
+from builders import model, node
 
 F = np.float32
 RNG = np.random.default_rng(7)

@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import onnx
 import pytest
-from builders import model, node
 from onnx import helper
 
 import accord
 from accord.errors import AccordError, BackendError, ExecutionError, FallbackError, InputError
+from builders import model, node
 
 F = np.float32
 RNG = np.random.default_rng(3)
@@ -58,11 +58,11 @@ def test_wrong_inputs_are_named_and_the_model_lives_on(add, args, named, message
 @pytest.mark.parametrize(
     "change",
     [
-        lambda a: np.asfortranarray(a),
+        np.asfortranarray,
         lambda a: np.repeat(a, 2, axis=1)[:, ::2],
         lambda a: a[::-1][::-1],
         lambda a: a.astype(">f4"),
-        lambda a: memoryview(a),
+        memoryview,
         lambda a: a.tolist(),
     ],
 )
@@ -106,7 +106,7 @@ def test_inputs_are_neither_changed_nor_returned():
             {"x": (F, [4])},
             ["r", "v"],
             {"s": np.array([2, 2], np.int64)},
-        )  # fmt: skip
+        )
     )
     x = -np.ones(4, F)
     r, v = m(x)
@@ -134,8 +134,8 @@ def test_sizes_that_depend_on_data():
         {"two": np.float32(2)},
     )  # fmt: skip
     m = accord.load(proto)
-    for x in ([0, 1, 0, 2], [0, 0], [1, 1, 1]):
-        x = np.array(x, F)
+    for content in ([0, 1, 0, 2], [0, 0], [1, 1, 1]):
+        x = np.array(content, F)
         y, s = m(x)
         np.testing.assert_array_equal(y, 2.0 * np.array(np.nonzero(x)))
         np.testing.assert_array_equal(s, [1, np.count_nonzero(x)])

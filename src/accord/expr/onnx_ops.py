@@ -66,8 +66,13 @@ def lower(op_type: str, attributes: Attributes, args: Sequence[Expr | None], out
 
 
 def _number(attributes: Attributes, name: str, default: float) -> float:
+    """An attribute, which is an f32; so is its default."""
     value = attributes.get(name)
-    return default if value is None else float(value)
+    return _f32(default if value is None else float(value))
+
+
+def _f32(value: float) -> float:
+    return float(const(value, "f32").value or 0.0)
 
 
 def _text(attributes: Attributes, name: str, default: str) -> str:
@@ -286,7 +291,7 @@ _RULES: Final[dict[str, Rule]] = {
     "Greater": _comparison("gt"),
     "GreaterOrEqual": _comparison("ge"),
     "HardSigmoid": lambda t, a: _hard_sigmoid(a[0], _number(t, "alpha", 0.2), _number(t, "beta", 0.5)),
-    "HardSwish": lambda _, a: a[0] * _hard_sigmoid(a[0], 1 / 6, 0.5),
+    "HardSwish": lambda _, a: a[0] * _hard_sigmoid(a[0], _f32(1 / 6), 0.5),
     "IsInf": _is_inf,
     "IsNaN": lambda _, a: isnan(a[0]),
     "LeakyRelu": _leaky_relu,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-import accord.model.gradient  # noqa: F401  registers the expansion of Gradient
+import accord.model.gradient
 import accord.model.upgrade
 import accord.ops.shapes  # noqa: F401  registers the shape rules
 from accord.errors import GraphError, UnsupportedError, VerifyError

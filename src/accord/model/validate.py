@@ -212,6 +212,7 @@ class _Checker:
         self.functions = model.functions
         self.limits = limits
         self._signatures: dict[tuple[str, str, int], _Signature] = {}
+        self._uses: dict[_FunctionKey, dict[str, set[ir.AttributeType]]] = {}
 
     def graph(self, graph: ir.Graph, opsets: dict[str, int], function: ir.Function | None) -> None:
         """Check all nodes of ``graph`` and of the graphs in them."""
@@ -285,6 +286,8 @@ class _Checker:
                     expected=kind,
                     found=attribute.type.name,
                 )
+            if kind == "STRING" and isinstance(attribute.value, bytes) and node.domain in _VERSIONED:
+                raise _error(node, f"attribute '{name}' is no text", expected="UTF-8", found=repr(attribute.value[:40]))
             if name in _AXES and not attribute.is_ref():
                 self._axes(node, name, attribute.value)
         for name in signature.required_attributes:
@@ -322,7 +325,16 @@ class _Checker:
                     expected=f"at most {len(formal)}: {', '.join(v.name or '?' for v in formal)}",
                     found=given,
                 )
-        for name in node.attributes:
+        for name, attribute in node.attributes.items():
+            kinds = self._kinds(function).get(name)
+            if kinds is not None and attribute.type not in kinds:
+                raise ModelTypeError(
+                    f"attribute '{name}' has another type than the model-local function uses it as",
+                    node=label_of(node),
+                    op=op_of(node),
+                    expected=", ".join(sorted(k.name for k in kinds)),
+                    found=attribute.type.name,
+                )
             if name not in function.attributes and not name.startswith("__"):
                 raise _error(
                     node,
@@ -330,6 +342,18 @@ class _Checker:
                     expected=", ".join(function.attributes) or "no attributes",
                     remedy=near(name, function.attributes),
                 )
+
+    def _kinds(self, function: ir.Function) -> dict[str, set[ir.AttributeType]]:
+        """The types of the attributes of a function: what its nodes use each as."""
+        key = function.identifier()
+        if key not in self._uses:
+            uses: dict[str, set[ir.AttributeType]] = {}
+            for node in function.graph.all_nodes():
+                for attribute in node.attributes.values():
+                    if attribute.is_ref() and attribute.ref_attr_name:
+                        uses.setdefault(attribute.ref_attr_name, set()).add(attribute.type)
+            self._uses[key] = uses
+        return self._uses[key]
 
     def _references(self, node: ir.Node, function: ir.Function | None) -> None:
         for name, attribute in node.attributes.items():

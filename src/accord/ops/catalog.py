@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from accord.contract.registry import provide
-from accord.ops import microsoft as microsoft
-from accord.ops import shapes as shapes
 from accord.ops.microsoft.schemas import schemas
 
 provide(schemas)

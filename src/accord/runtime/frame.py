@@ -93,7 +93,7 @@ class Frame:
             for i in plan.static_slots
             if (s := plan.slots[i]).dtype is not None
         }
-        self._refuse_impossible()
+        self._refuse_impossible(nbytes)
         self._offsets, self.arena_bytes = order(nbytes).offsets(nbytes)
         self._refuse_too_large(nbytes)
         self._base = 0
@@ -113,20 +113,28 @@ class Frame:
         ]
         self._constant_views(python_slots)
 
-    def _refuse_impossible(self) -> None:
-        """Sizes that an expression makes negative (a window larger than its input), or that NumPy cannot count."""
+    def _refuse_impossible(self, nbytes: Mapping[int, int]) -> None:
+        """Sizes that no value can have, or that would let a view reach past the memory that it is a view of."""
+        slots = self.plan.slots
         for i, shape in self.shapes.items():
-            negative = any(d < 0 for d in shape)
-            if negative or _count([d for d in shape if d]) >= _MAX_ELEMENTS:
-                symbols = ", ".join(f"{s} = {v}" for s, v in zip(self.plan.symbols, self.key, strict=True))
-                raise InputError(
-                    f"a size is {'negative' if negative else 'too large'} for these inputs"
-                    + (f" ({symbols})" if symbols else ""),
-                    value=self.plan.slots[i].name,
-                    expected=f"{_text(self.plan.slots[i].shape or ())} of at least 0",
-                    found=list(shape),
-                    remedy="Give larger inputs." if negative else "Give smaller inputs.",
-                )
+            if any(d < 0 for d in shape):  # such as a window that is larger than its input
+                raise self._size_error(i, "a size is negative", "at least 0", "Give larger inputs.")
+            if _count([d for d in shape if d]) >= _MAX_ELEMENTS:
+                raise self._size_error(i, "a size is too large", f"at most {_MAX_ELEMENTS:,} elements", None)
+            root = slots[i].root
+            if root in nbytes and nbytes[root] != nbytes.get(i, nbytes[root]):
+                whole = f"as many elements as '{slots[root].name}' of shape {list(self.shapes[root])}"
+                raise self._size_error(i, "the shape does not hold all elements", whole, None)
+
+    def _size_error(self, slot: int, message: str, expected: str, remedy: str | None) -> InputError:
+        symbols = ", ".join(f"{s} = {v}" for s, v in zip(self.plan.symbols, self.key, strict=True))
+        return InputError(
+            f"{message} for these inputs{f' ({symbols})' if symbols else ''}",
+            value=self.plan.slots[slot].name,
+            expected=expected,
+            found=f"[{', '.join(map(str, self.plan.slots[slot].shape or ()))}] = {list(self.shapes[slot])}",
+            remedy=remedy or "Check the sizes of the inputs.",
+        )
 
     def _refuse_too_large(self, nbytes: Mapping[int, int]) -> None:
         """What no machine of this size can hold; asking for it could end the process instead of raising an error."""
@@ -249,10 +257,6 @@ class Frame:
         """Forget the caller's arrays, so that a pooled frame keeps none of them alive."""
         for i, _ in self._caller_views:
             self.values[i] = None
-
-
-def _text(shape: Sequence[Any]) -> str:
-    return "[" + ", ".join(str(d) for d in shape) + "]"
 
 
 def _count(shape: Sequence[int]) -> int:

@@ -132,7 +132,7 @@ class Printer(Registers):
         outside = dict(self._names)
         unusual = self._write(uncommon)
         type_ = self._type(node.dtype)
-        chosen = self._op(f"select {self._type('bool')} {mask}, {type_} {unusual}, {type_} {usual}")
+        chosen = self._choose(mask, node.dtype, unusual, usual)
         latch = b.block
         b.emit(f"br label %{after}")
         b.label(after)
@@ -147,7 +147,8 @@ class Printer(Registers):
 
     def _arithmetic(self, node: Expr, a: list[str]) -> str:
         name = _BINARY[node.op]
-        return self._binary("f" + name if node.dtype in FLOATS else name, node.dtype, *a)
+        result = self._binary("f" + name if node.dtype in FLOATS else name, node.dtype, *a)
+        return self._bitwise_result(node.dtype, result) if name in ("and", "or", "xor") else result
 
     def _div(self, node: Expr, a: list[str]) -> str:
         return self._binary("fdiv", node.dtype, *a)
@@ -192,27 +193,11 @@ class Printer(Registers):
         return self._compare("uno", node.args[0].dtype, a[0], a[0])
 
     def _select(self, node: Expr, a: list[str]) -> str:
-        arms = [self._sealed(arm, name) for arm, name in zip(node.args[1:], a[1:], strict=True)]
-        return self._choose(a[0], node.dtype, *arms)
-
-    def _sealed(self, arm: Expr, name: str) -> str:
-        """``name``, hidden from the optimiser if bitwise operations made it.
-
-        LLVM 22 joins and, or, xor and a following select into one masked VPTERNLOG, and where the select's other arm
-        is an operand of them too, it swaps operands without swapping the truth table: the result is wrong. An empty
-        piece of assembly between the two costs no instruction.
-        """
-        source = arm
-        while source.op in ("bitcast", "cast"):
-            source = source.args[0]
-        if self.width == 1 or source.op not in ("and", "or", "xor", "not") or source.dtype == "bool":
-            return name
-        type_ = self._type(arm.dtype)
-        return self._op(f'call {type_} asm "", "=v,0"({type_} {name})')
+        return self._choose(a[0], node.dtype, a[1], a[2])
 
     def _not(self, node: Expr, a: list[str]) -> str:
         ones = "true" if node.dtype == "bool" else "-1"
-        return self._binary("xor", node.dtype, a[0], self._spread(ones, node.dtype))
+        return self._bitwise_result(node.dtype, self._binary("xor", node.dtype, a[0], self._spread(ones, node.dtype)))
 
     def _shift(self, node: Expr, a: list[str]) -> str:
         dtype, size = node.dtype, bits(node.dtype)
@@ -226,7 +211,8 @@ class Printer(Registers):
     def _bitcast(self, node: Expr, a: list[str]) -> str:
         if scalar(node.args[0].dtype) == scalar(node.dtype):
             return a[0]
-        return self._convert("bitcast", a[0], node.args[0].dtype, node.dtype)
+        result = self._convert("bitcast", a[0], node.args[0].dtype, node.dtype)
+        return self._bitwise_result(node.dtype, result) if a[0] in self._bitwise else result
 
     def _x86_primitive(self, node: Expr, a: list[str]) -> str:
         return self._x86(node.op, node.dtype, a)

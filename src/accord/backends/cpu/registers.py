@@ -35,6 +35,7 @@ class Registers:
             raise ValueError(f"width {width} is not a power of two")
         self._b = builder
         self.width = width
+        self._bitwise: set[str] = set()
 
     # writing
 
@@ -62,8 +63,29 @@ class Registers:
         return self._op(f"{op} {self._type(source)} {x} to {self._type(target)}")
 
     def _choose(self, condition: str, dtype: str, a: str, b: str) -> str:
+        """``a`` where ``condition``, else ``b``.
+
+        LLVM 22 joins and, or, xor and a select that follows into one masked VPTERNLOG, and where the select's other
+        arm is an operand of them too, it swaps operands without swapping the truth table: the result is wrong. So
+        results of bitwise operations are hidden from it here; that costs no instruction.
+        """
         type_ = self._type(dtype)
+        a, b = (self._hidden(dtype, v) if v in self._bitwise else v for v in (a, b))
         return self._op(f"select {self._type('bool')} {condition}, {type_} {a}, {type_} {b}")
+
+    def _bitwise_result(self, dtype: str, value: str) -> str:
+        """Note that a bitwise operation made ``value``, if it has elements that VPTERNLOG can mask."""
+        if self.width > 1 and dtype != "bool" and bits(dtype) >= 32:
+            self._bitwise.add(value)
+        return value
+
+    def _hidden(self, dtype: str, value: str) -> str:
+        """The same value, made by nothing that the optimiser knows."""
+        real = f"f{bits(dtype)}"
+        if dtype == real:
+            return self._same("arithmetic.fence", dtype, value)
+        fenced = self._same("arithmetic.fence", real, self._convert("bitcast", value, dtype, real))
+        return self._convert("bitcast", fenced, real, dtype)
 
     def _any(self, mask: str) -> str:
         """Whether some element of a bool vector is true, an i1."""

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from accord.backends.reference.quantization import quantize_values
 from accord.backends.reference.registry import Array, OpNode, implements
 from accord.backends.reference.sampling import linear_sample
-from accord.backends.reference.tensors import integers, require, scalar, to_accumulator
+from accord.backends.reference.tensors import integers, require, require_room, scalar, to_accumulator
 
 __all__ = ["Window", "fold", "same_padding", "unfold_windows"]
 
@@ -91,6 +91,7 @@ def pad_spatial(x: Array, before: Sequence[int], after: Sequence[int], value: An
     """Pad the axes after the first two with a constant; negative padding removes elements."""
     if not any(before) and not any(after):
         return x
+    require_room((*x.shape[:2], *(max(b + n + a, 0) for b, n, a in zip(before, x.shape[2:], after, strict=True))))
     kept = (slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape[2:], strict=True))
     cropped = x[(slice(None), slice(None), *kept)]
     widths = [(0, 0), (0, 0), *((max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True))]
@@ -225,6 +226,7 @@ def fold(columns: Array, spatial: Sequence[int], window: Window) -> Array:
     reach = [(p - 1) * s + e for p, s, e in zip(positions, window.strides, window.extents, strict=True)]
     padded = [b + n + a for b, n, a in zip(window.before, spatial, window.after, strict=True)]
     lengths = [max(r, p) for r, p in zip(reach, padded, strict=True)]
+    require_room((*columns.shape[:2], *lengths))
     image = np.zeros((*columns.shape[:2], *lengths), dtype=columns.dtype)
     every: Any = slice(None)
     for offsets in itertools.product(*(range(k) for k in window.kernel)):

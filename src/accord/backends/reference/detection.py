@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import require, scalar, widen
+from accord.backends.reference.tensors import require, require_room, scalar, widen
 
 
 def _corners(boxes: Array, center: bool) -> Array:
@@ -65,6 +65,7 @@ def non_max_suppression(
 def _axis_samples(start: float, size: float, bins: int, ratio: int, length: int) -> tuple[Array, Array, Array]:
     """Sampling points of all bins along one axis: lower neighbour, weight of the upper one, whether it counts."""
     points = ratio if ratio > 0 else int(np.ceil(size))
+    require_room((bins, max(points, 0)))
     offsets = (np.arange(points) + 0.5) / max(points, 1)
     position = (start + (np.arange(bins)[:, np.newaxis] + offsets) * size).reshape(-1)
     inside = (position >= -1) & (position <= length)
@@ -83,6 +84,7 @@ def roi_align(op: OpNode, x: Array, rois: Array, batch_indices: Array) -> Array:
     require(op["mode"] in ("avg", "max"), f"mode '{op['mode']}' is unknown")
     require(rois.ndim == 2 and rois.shape[1] == 4, f"regions have the shape {rois.shape}")
     height, width = op["output_height"], op["output_width"]
+    require_room((len(rois), x.shape[1], height, width))
     images = widen(x).astype(np.float64)
     shifted = (op["coordinate_transformation_mode"] or "output_half_pixel") == "half_pixel"
     bounds = widen(rois).astype(np.float64) * op["spatial_scale"] - (0.5 if shifted else 0.0)
@@ -95,6 +97,7 @@ def roi_align(op: OpNode, x: Array, rois: Array, batch_indices: Array) -> Array:
         y_low, y_part, y_in = _axis_samples(y1, extent_y / height, height, op["sampling_ratio"], x.shape[2])
         x_low, x_part, x_in = _axis_samples(x1, extent_x / width, width, op["sampling_ratio"], x.shape[3])
         y_high, x_high = np.minimum(y_low + 1, x.shape[2] - 1), np.minimum(x_low + 1, x.shape[3] - 1)
+        require_room((4, x.shape[1], len(y_in), len(x_in)))
         counts = y_in[:, np.newaxis] & x_in
         corners = [
             np.where(counts, np.outer(wy, wx) * image[:, iy][:, :, ix], 0.0)
@@ -120,6 +123,7 @@ def max_roi_pool(op: OpNode, x: Array, rois: Array) -> Array:
     """
     require(rois.ndim == 2 and rois.shape[1] == 5, f"regions have the shape {rois.shape}")
     height, width = op["pooled_shape"]
+    require_room((len(rois), x.shape[1], height, width))
     wide, regions = widen(x), widen(rois).astype(np.float64)
     result = np.zeros((len(rois), x.shape[1], height, width), dtype=wide.dtype)
     for number, region in enumerate(regions):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import integers, normal_axis, require, scalar, widen
+from accord.backends.reference.tensors import integers, normal_axis, require, require_room, scalar, widen
 
 
 def _within(indices: Array, length: int) -> Array:
@@ -125,6 +125,7 @@ def one_hot(op: OpNode, indices: Array, depth: Array, values: Array) -> Array:
     """Insert an axis that is on at each index and off elsewhere; an index out of range is off everywhere."""
     axis = normal_axis(op["axis"], indices.ndim + 1)
     classes = int(scalar(depth))
+    require_room((indices.size, classes))
     off, on = values[0], values[1]
     chosen = indices.astype(np.int64) if indices.dtype.kind == "f" else indices
     chosen = np.expand_dims(np.where(chosen < 0, chosen + classes, chosen), axis)

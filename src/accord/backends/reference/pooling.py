@@ -9,7 +9,7 @@ import numpy as np
 
 from accord.backends.reference.conv import Window, pad_spatial, same_padding, unfold_windows
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import integers, is_float, lowest, require, widen
+from accord.backends.reference.tensors import integers, is_float, lowest, require, require_room, widen
 
 
 def _geometry(op: OpNode, spatial: Sequence[int]) -> tuple[tuple[int, ...], Window]:
@@ -151,12 +151,14 @@ def max_unpool(op: OpNode, x: Array, indices: Array, output_shape: Array | None 
         for n, s, before, after, k in zip(x.shape[2:], strides, pads[:rank], pads[rank:], kernel, strict=True)
     ]
     shape = (*x.shape[:2], *inverse)
+    require_room(shape)
     image = np.zeros(math.prod(shape), dtype=x.dtype)
     image[indices.reshape(-1)] = x.reshape(-1)
     if output_shape is None:
         return image.reshape(shape)
     target = tuple(integers(output_shape))
     require(len(target) == x.ndim, f"output_shape {target} for a tensor of rank {x.ndim}")
+    require_room(target)
     result = np.zeros(target, dtype=x.dtype)
     corner = tuple(slice(min(a, b)) for a, b in zip(shape, target, strict=True))
     result[corner] = image.reshape(shape)[corner]

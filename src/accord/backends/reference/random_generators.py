@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from accord.backends.reference.quantization import cast_values
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import DType, numpy_dtype, require, scalar, widen
+from accord.backends.reference.tensors import DType, numpy_dtype, require, require_room, scalar, widen
 
 
 def _generator(op: OpNode) -> np.random.RandomState:
@@ -20,6 +20,7 @@ def _generator(op: OpNode) -> np.random.RandomState:
 
 def _draw(op: OpNode, shape: Any) -> Array:
     """Float64 samples of the distribution that the operator's name and attributes say."""
+    require_room(shape)
     generator = _generator(op)
     if op.op_type.startswith("RandomNormal"):
         return np.asarray(generator.normal(op["mean"], abs(op["scale"]), shape))
@@ -54,6 +55,7 @@ def bernoulli(op: OpNode, x: Array) -> Array:
 def multinomial(op: OpNode, x: Array) -> Array:
     """Class indices drawn with the probabilities whose logarithms, up to a constant, the rows hold."""
     require(x.ndim == 2, f"a tensor of rank {x.ndim} is not a batch of rows")
+    require_room((*x.shape, op["sample_size"]))
     logits = x.astype(np.float64)
     # Gumbel's trick: the largest of the logits plus Gumbel noise has the wanted distribution.
     noise = _generator(op).gumbel(size=(len(x), op["sample_size"], x.shape[1]))

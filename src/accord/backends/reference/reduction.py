@@ -18,6 +18,7 @@ from accord.backends.reference.tensors import (
     normal_axes,
     normal_axis,
     require,
+    require_room,
     scalar,
     widen,
 )
@@ -162,6 +163,7 @@ def arange(op: OpNode, start: Array, limit: Array, delta: Array) -> Array:
     first, stop, step = (scalar(widen(v)) for v in (start, limit, delta))
     # In fractions, so that the number of elements is exact for large integers and close floats alike.
     count = max(math.ceil((Fraction(stop) - Fraction(first)) / Fraction(step)), 0)
+    require_room((count,))
     wide = widen(start)
     steps = np.arange(count, dtype=wide.dtype if start.dtype.kind != "i" else np.int64)
     values = np.asarray(first, dtype=steps.dtype) + steps * np.asarray(step, dtype=steps.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 from accord.backends.reference.quantization import quantize_values
 from accord.backends.reference.registry import Array, OpNode, implements
 from accord.backends.reference.sampling import cubic_weights
-from accord.backends.reference.tensors import integers, is_integer, normal_axes, require, widen
+from accord.backends.reference.tensors import integers, is_integer, normal_axes, require, require_room, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,8 @@ def _neighbours(op: OpNode, position: Array, axis: _Axis) -> tuple[Array, Array]
 
 
 def _resize_axis(op: OpNode, x: Array, axis: _Axis) -> Array:
+    shape = (*x.shape[: axis.axis], axis.target, *x.shape[axis.axis + 1 :])
+    require_room(shape)
     position = _coordinates(op, axis)
     index, weight = _neighbours(op, position, axis)
     if op["exclude_outside"] and op["mode"] != "nearest":
@@ -116,7 +118,6 @@ def _resize_axis(op: OpNode, x: Array, axis: _Axis) -> Array:
     if op["mode"] == "nearest":
         result = np.take(x, inside[:, 0], axis=axis.axis)
     else:
-        shape = (*x.shape[: axis.axis], axis.target, *x.shape[axis.axis + 1 :])
         result = np.zeros(shape, dtype=np.float64)
         for tap in range(index.shape[1]):
             factor = weight[:, tap].reshape(-1, *trailing)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import integers, is_integer, require, widen
+from accord.backends.reference.tensors import integers, is_integer, require, require_room, widen
 
 __all__ = ["cubic_weights", "linear_sample"]
 
@@ -159,6 +159,7 @@ def affine_grid(op: OpNode, theta: Array, size: Array) -> Array:
     spatial = list(shape[2:])
     rank = len(spatial)
     require(theta.shape == (shape[0], rank, rank + 1), f"theta has the shape {theta.shape} for the size {shape}")
+    require_room((*shape, rank + 1))
     axes = [_positions(length, bool(op["align_corners"])) for length in spatial]
     mesh = np.meshgrid(*axes, indexing="ij")
     points = np.stack([*mesh[::-1], np.ones(spatial)], axis=-1).reshape(math.prod(spatial), rank + 1)

@@ -15,6 +15,7 @@ from accord.backends.reference.tensors import (
     normal_axis,
     numpy_dtype,
     require,
+    require_room,
     scalar,
 )
 
@@ -82,7 +83,9 @@ def unsqueeze(op: OpNode, x: Array, axes: Array | None = None) -> Array:
 @implements("Expand")
 def expand(_op: OpNode, x: Array, shape: Array) -> Array:
     """Broadcast the tensor with a shape, both ways."""
-    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(integers(shape)))).copy()
+    target = np.broadcast_shapes(x.shape, tuple(integers(shape)))
+    require_room(target, x.dtype.itemsize)
+    return np.broadcast_to(x, target).copy()
 
 
 @implements("Tile")
@@ -95,6 +98,7 @@ def tile(op: OpNode, x: Array, repeats: Array, axis: Array | None = None) -> Arr
         counts = integers(repeats)
         require(len(counts) == x.ndim, f"{len(counts)} repeats for a tensor of rank {x.ndim}")
     require(min(counts, default=0) >= 0, f"repeats {counts} has a negative count")
+    require_room([n * count for n, count in zip(x.shape, counts, strict=True)], x.dtype.itemsize)
     return np.tile(x, counts)
 
 
@@ -202,6 +206,7 @@ def _source_indices(mode: str, length: int, before: int, after: int) -> Array:
 def _pad_axis(x: Array, axis: int, before: int, after: int, mode: str, fill: Any) -> Array:
     length = x.shape[axis]
     require(length + before + after >= 0, f"pads {before} and {after} remove more than the {length} of axis {axis}")
+    require_room((*x.shape[:axis], length + before + after, *x.shape[axis + 1 :]), x.dtype.itemsize)
     if mode == "constant":
         shape = (*x.shape[:axis], length + before + after, *x.shape[axis + 1 :])
         padded = np.full(shape, fill, dtype=x.dtype)
@@ -250,6 +255,7 @@ def center_crop_pad(op: OpNode, x: Array, shape: Array) -> Array:
         kept = min(size, length)
         source[axis] = slice((length - kept) // 2, (length - kept) // 2 + kept)
         target[axis] = slice((size - kept) // 2, (size - kept) // 2 + kept)
+    require_room(result_shape, x.dtype.itemsize)
     result = np.full(result_shape, "", dtype=object) if x.dtype == object else np.zeros(result_shape, x.dtype)
     result[tuple(target)] = x[tuple(source)]
     return result
@@ -335,6 +341,7 @@ def constant_of_shape(op: OpNode, shape: Array) -> Array:
     """Fill a tensor of a shape given at run time; zeros of float32 by default."""
     value = op["value"]
     sizes = integers(shape)
+    require_room(sizes, 4 if value is None else value.dtype.itemsize)
     if value is None:
         return np.zeros(sizes, dtype=np.float32)
     return np.full(sizes, value.reshape(-1)[0], dtype=value.dtype)

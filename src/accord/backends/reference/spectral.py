@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import normal_axis, numpy_dtype, require, scalar, widen
+from accord.backends.reference.tensors import normal_axis, numpy_dtype, require, require_room, scalar, widen
 
 
 def _as_complex(x: Array) -> Array:
@@ -30,6 +30,7 @@ def dft(op: OpNode, x: Array, length: Array | None = None, axis: Array | None = 
     signal = _as_complex(x)
     size = None if length is None else int(scalar(length))
     require(size is None or size > 0, f"a transform of length {size}")
+    require_room([size or n if number == along else n for number, n in enumerate(x.shape)], 16)
     if op["inverse"]:
         if op["onesided"]:
             require(x.shape[-1] == 2, "a one-sided inverse needs complex input")
@@ -76,7 +77,7 @@ _WINDOWS: dict[str, tuple[float, ...]] = {
 def window_function(op: OpNode, size: Array) -> Array:
     """Sum of cosines over one period, with or without its end point."""
     count = int(scalar(size))
-    require(count >= 0, f"a window of length {count}")
+    require_room((count,))
     period = count if op["periodic"] else count - 1
     angle = 2 * np.pi * np.arange(count) / max(period, 1)
     values = sum((-1) ** order * factor * np.cos(order * angle) for order, factor in enumerate(_WINDOWS[op.op_type]))
@@ -90,6 +91,7 @@ def mel_weight_matrix(
 ) -> Array:
     """Triangular filters at equal distances on the mel scale, as a matrix from spectrum to mel bins."""
     count, length, rate = (int(scalar(v)) for v in (bins, dft_length, sample_rate))
+    require_room((length // 2 + 1, count + 2))
     low, high = (2595 * np.log10(1 + float(scalar(v)) / 700) for v in (lower, upper))
     mels = low + np.arange(count + 2) * (high - low) / (count + 2)
     edges = np.floor((length + 1) * (700 * (10 ** (mels / 2595) - 1)) / rate).astype(np.int64)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -114,6 +117,29 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+@lru_cache(maxsize=1)
+def _room() -> int:
+    """Bytes that one tensor may take: a quarter of the machine's memory, since an operator needs some for itself."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+
+
+def require_room(shape: Iterable[int], itemsize: int = 8) -> None:
+    """Raise ValueError if a tensor is too large to be made, before memory is taken for it.
+
+    Sizes that come from the contents of a tensor or from an attribute may be anything.
+
+    Args:
+        shape: Its dimensions.
+        itemsize: Bytes by element.
+    """
+    sizes = [int(n) for n in shape]
+    require(min(sizes, default=0) >= 0, f"the shape {sizes} has a negative dimension")
+    require(
+        math.prod(sizes) * itemsize <= _room(),
+        f"a tensor of shape {sizes} needs more than the {_room() >> 20} MiB that are allowed for one",
+    )
+
+
 def normal_axis(axis: int, rank: int) -> int:
     """Return a non-negative axis.
 
@@ -187,6 +213,7 @@ def to_dense(sparse: onnx.SparseTensorProto) -> Array:
     values = to_array(sparse.values)
     indices = to_array(sparse.indices)
     shape = tuple(sparse.dims)
+    require_room(shape, values.dtype.itemsize)
     dense = np.zeros(shape, dtype=values.dtype)
     require(bool((indices >= 0).all()), "a sparse tensor has a negative index")
     try:

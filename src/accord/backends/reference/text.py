@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import require, strings
+from accord.backends.reference.tensors import require, require_room, strings
 
 
 @implements("StringConcat")
@@ -105,6 +105,8 @@ def tfidf_vectorizer(op: OpNode, x: Array) -> Array:
     grams = _ngrams(op, list(pool))
     indexes = op["ngram_indexes"]
     rows = x.reshape(1, -1) if x.ndim == 1 else x
+    require(min(indexes) >= 0, "an n-gram index is negative")
+    require_room((len(rows), max(indexes) + 1))
     counts = np.zeros((len(rows), max(indexes) + 1), dtype=np.float64)
     for row, tokens in enumerate(rows.tolist()):
         for size in range(op["min_gram_length"], op["max_gram_length"] + 1):

@@ -83,7 +83,7 @@ def sigmoid(x: Expr) -> Expr:
 
 
 def silu(x: Expr) -> Expr:
-    """The product of x and sigmoid(x); the power of two is applied last, so that small results are not rounded twice."""
+    """The product of x and sigmoid(x); the power of two comes last, so that small results are not rounded twice."""
     low, high = {"f32": (-120.0, 87.0), "f64": (-760.0, 700.0)}[x.dtype]
     limited = max_(low, x)
     n, r = exp_reduced(min_(high, limited))

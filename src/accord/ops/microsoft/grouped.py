@@ -16,6 +16,7 @@ from accord.ir.build import Builder
 from accord.ir.expand import expands
 from accord.ir.infer import Inference
 from accord.ops.microsoft.attention import Heads, extend_cache, to_heads
+from accord.ops.microsoft.blocks import codes
 from accord.ops.microsoft.common import (
     Outputs,
     cast,
@@ -34,7 +35,7 @@ from accord.ops.microsoft.schemas import DOMAIN
 
 __all__: list[str] = []
 
-FLOAT, INT8, INT64 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT64
+FLOAT, INT8, INT64, UINT8 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT64, ir.DataType.UINT8
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +132,53 @@ def _with_sink(
     )
 
 
-# A cache of 8-bit integers ----------------------------------------------------------------------------------------
+# A cache of integers ----------------------------------------------------------------------------------------------
 
 
-def _channel_scale(b: Builder, n: Inference, index: int, kind: str) -> ir.Value:
-    scale = operand(n, index)
-    if kind == "PER_CHANNEL":
-        return reshape(b, scale, 1, n.attr("kv_num_heads"), 1, -1)
-    return b("Squeeze", flat(b, scale), b.ints(0))
+@dataclass(frozen=True, slots=True)
+class _Integers:
+    """How one of the two caches holds numbers: int8, or two 4-bit codes in a byte of uint8, the even one low.
 
+    Attributes:
+        scale: A scalar, or one factor for each channel, (1, N, 1, H).
+        bits: 8 or 4.
+    """
 
-def _quantized(b: Builder, x: ir.Value, scale: ir.Value) -> ir.Value:
-    rounded = b("Round", b("Div", cast(b, x, FLOAT), scale))
-    return b("Cast", b("Clip", rounded, b.scalar(-128, rounded), b.scalar(127, rounded)), to=int(INT8))
+    scale: ir.Value
+    bits: int
 
+    @classmethod
+    def of(cls, b: Builder, n: Inference, side: int) -> _Integers | None:
+        """By the attributes of the key (0) or the value (1); None for a cache of floats."""
+        kind = n.attr(f"{'kv'[side]}_quant_type", "NONE")
+        if kind == "NONE":
+            return None
+        scale = operand(n, 12 + side)
+        if kind == "PER_CHANNEL":
+            scale = reshape(b, scale, 1, n.attr("kv_num_heads"), 1, -1)
+        else:
+            scale = b("Squeeze", flat(b, scale), b.ints(0))
+        return cls(scale, n.attr("kv_cache_bit_width", 0))
 
-def _dequantized(b: Builder, x: ir.Value, scale: ir.Value, like: ir.Value) -> ir.Value:
-    return like_cast(b, b("Mul", cast(b, x, FLOAT), scale), like)
+    def stored(self, b: Builder, x: ir.Value) -> ir.Value:
+        """From floats."""
+        rounded = b("Round", b("Div", cast(b, x, FLOAT), self.scale))
+        low, high = (-128, 127) if self.bits == 8 else (-8, 7)
+        clipped = b("Clip", rounded, b.scalar(low, rounded), b.scalar(high, rounded))
+        if self.bits == 8:
+            return b("Cast", clipped, to=int(INT8))
+        code = b("Cast", b("Add", clipped, b.scalar(8, clipped)), to=int(UINT8))
+        pairs = b("Reshape", code, b("Concat", b("Shape", code, end=-1), b.ints(-1, 2), axis=0))
+        even, odd = (b("Squeeze", v, b.ints(-1)) for v in b.multi("Split", 2, pairs, axis=-1, num_outputs=2))
+        return b("BitwiseOr", even, b("BitShift", odd, b.const(np.array(4, np.uint8)), direction="LEFT"))
+
+    def read(self, b: Builder, x: ir.Value, like: ir.Value) -> ir.Value:
+        """To floats."""
+        if self.bits == 4:
+            code = codes(b, x, 4)
+            assert code is not None
+            x = b("Sub", cast(b, code, FLOAT), b.const(np.array(8, np.float32)))
+        return like_cast(b, b("Mul", cast(b, x, FLOAT), self.scale), like)
 
 
 # Operators --------------------------------------------------------------------------------------------------------
@@ -155,9 +186,8 @@ def _dequantized(b: Builder, x: ir.Value, scale: ir.Value, like: ir.Value) -> ir
 
 @expands("GroupQueryAttention", domain=DOMAIN)
 def group_query_attention(b: Builder, n: Inference) -> Outputs:
-    """All but a cache that keeps only a window, and caches of 4-bit integers."""
-    kinds = tuple(n.attr(f"{side}_quant_type", "NONE") for side in "kv")
-    if n.attr("sliding_window_cache", 0) or (kinds != ("NONE", "NONE") and n.attr("kv_cache_bit_width", 0) != 8):
+    """All but a cache that keeps only a window."""
+    if n.attr("sliding_window_cache", 0) or n.attr("kv_cache_bit_width", 0) not in (0, 4, 8):
         return None
     x = _separate(b, n, n.attr("kv_num_heads"))
     if x is None:
@@ -177,13 +207,13 @@ def group_query_attention(b: Builder, n: Inference) -> Outputs:
         if rotated is None:
             return None
         step = _Step(rotated, step.lengths, step.past, step.total)
-    return _attend_cached(b, n, step, kinds)
+    return _attend_cached(b, n, step)
 
 
-def _attend_cached(b: Builder, n: Inference, step: _Step, kinds: tuple[str, ...]) -> Outputs:
+def _attend_cached(b: Builder, n: Inference, step: _Step) -> Outputs:
     x, past_key, past_value = step.heads, given(n, 3), given(n, 4)
-    scales = [None if k == "NONE" else _channel_scale(b, n, 12 + i, k) for i, k in enumerate(kinds)]
-    new = [v if s is None else _quantized(b, v, s) for v, s in zip((x.key, x.value), scales, strict=True)]
+    formats = [_Integers.of(b, n, side) for side in (0, 1)]
+    new = [v if f is None else f.stored(b, v) for v, f in zip((x.key, x.value), formats, strict=True)]
     if past_key is None or past_value is None:
         present = new
     else:
@@ -191,7 +221,7 @@ def _attend_cached(b: Builder, n: Inference, step: _Step, kinds: tuple[str, ...]
             extend_cache(b, _grown(b, c, step.total), v, step.past)
             for c, v in zip((past_key, past_value), new, strict=True)
         ]
-    seen = [p if s is None else _dequantized(b, p, s, x.query) for p, s in zip(present, scales, strict=True)]
+    seen = [p if f is None else f.read(b, p, x.query) for p, f in zip(present, formats, strict=True)]
     return _attend_masked(b, n, step, Heads(x.query, *seen), present)
 
 

@@ -31,7 +31,7 @@ from accord.ops.microsoft.common import (
 )
 from accord.ops.microsoft.fused import CONV_ATTRIBUTES
 from accord.ops.microsoft.normalization import mask_lengths
-from accord.ops.microsoft.schemas import DOMAIN
+from accord.ops.microsoft.schemas import DOMAIN, NHWC_DOMAIN
 
 __all__ = ["dequantize", "quantize", "scaled_product"]
 
@@ -174,11 +174,13 @@ def q_linear_concat(b: Builder, n: Inference) -> Outputs:
 # Windows ----------------------------------------------------------------------------------------------------------
 
 
+@expands("QLinearAveragePool", domain=NHWC_DOMAIN)
 @expands("QLinearAveragePool", domain=DOMAIN)
 def q_linear_average_pool(b: Builder, n: Inference) -> Outputs:
     """AveragePool in either layout."""
     names = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
-    rank, last = len(n.attr("kernel_shape")) + 2, bool(n.attr("channels_last", 0))
+    rank = len(n.attr("kernel_shape")) + 2
+    last = n.node.domain == NHWC_DOMAIN or bool(n.attr("channels_last", 0))
     x = dequantize(b, operand(n, 0), operand(n, 1), given(n, 2))
     y = b("AveragePool", to_channels_first(b, x, rank) if last else x, **copy_attributes(n, *names))
     y = b("Add", b("Div", y, operand(n, 3)), _zero_point(b, given(n, 4)))

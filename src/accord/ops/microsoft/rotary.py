@@ -148,12 +148,14 @@ def relative_position_bias(b: Builder, n: Inference) -> Outputs:
     """Distances fall into buckets: one each when near, logarithmically wider when far.
 
     Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (2020). The
-    table holds (buckets, N), the output is (1, N, query length, key length).
+    table is declared as (buckets, N) and stored by columns: its memory is (N, buckets). The output is (1, N, query
+    length, key length).
     """
     table = operand(n, 0)
     buckets = (b.shape(table) or (None,))[0]
     if not isinstance(buckets, int):
         return None
+    table = reshape(b, table, -1, buckets)
     queries, keys = (sequence_positions(b, b("Cast", flat(b, operand(n, i)), to=int(INT64))) for i in (1, 2))
     distance = b("Sub", b("Unsqueeze", queries, b.ints(1)), b("Unsqueeze", keys, b.ints(0)))
     zero = b.scalar(0, distance)
@@ -174,8 +176,7 @@ def relative_position_bias(b: Builder, n: Inference) -> Outputs:
     bucket = b("Where", near, distance, b("Min", far, b.scalar(buckets - 1, distance)))
     if offset is not None:
         bucket = b("Add", bucket, offset)
-    bias = b("Transpose", b("Gather", table, bucket, axis=0), perm=(2, 0, 1))
-    return [b("Unsqueeze", bias, b.ints(0))]
+    return [b("Unsqueeze", b("Gather", table, bucket, axis=1), b.ints(0))]
 
 
 def _float(b: Builder, value: float) -> ir.Value:
