@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from accord.backends.cpu.jit import compile_function
+from accord.backends.cpu.jit import compile_function, machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.expr.lang import Expr, topological
@@ -128,6 +128,24 @@ def compile_elementwise(
         return result
 
     return run
+
+
+def assembly(text: str, cpu: str, features: str) -> list[str]:
+    """The instructions that LLVM makes of a module for a processor."""
+    import llvmlite.binding as llvm
+
+    machine()  # initialises LLVM
+    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    target_machine = target.create_target_machine(cpu=cpu, features=features, opt=3, codemodel="jitdefault", jit=True)
+    module = llvm.parse_assembly(text)
+    module.triple = target_machine.triple
+    module.data_layout = str(target_machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    passes = llvm.create_pass_builder(target_machine, options)
+    passes.getModulePassManager().run(module, passes)
+    return [line.strip() for line in target_machine.emit_assembly(module).splitlines()]
 
 
 def same_bits(a: Array, b: Array) -> bool:

@@ -214,11 +214,10 @@ def test_any_values(data: st.DataObject):
     op, dtype = data.draw(st.sampled_from(CASES))
     attribute_sets, n, _ = SAME_TYPE[op]
     attributes = data.draw(st.sampled_from(attribute_sets))
+    exact = NUMPY[dtype] if dtype in INTS or dtype == "bool" else np.float64
+    lists = [data.draw(st.lists(elements(dtype), min_size=19, max_size=19)) for _ in range(n)]
     with np.errstate(over="ignore"):
-        arrays = [
-            np.array(data.draw(st.lists(elements(dtype), min_size=19, max_size=19))).astype(NUMPY[dtype])
-            for _ in range(n)
-        ]
+        arrays = [np.array(values, exact).astype(NUMPY[dtype]) for values in lists]
     if op == "BitShift":
         arrays[1] %= 2 * np.iinfo(arrays[1].dtype).bits
     run = compiled(op, tuple(attributes.items()), (dtype,) * n, result_type(op, dtype))

@@ -33,13 +33,10 @@ def test_binary(op, dtype, scales, shapes):
 
 
 def test_binary_without_zero_points():
-    scales = [np.array(s, F) for s in (0.02, 0.03, 0.05)]
-    check(
-        "QLinearAdd",
-        [integers(U8, 64), scales[0], None, integers(U8, 64, seed=1), scales[1], None, scales[2]],
-        {},
-        [U8],
-    )
+    a, b, c = (np.array(s, F) for s in (0.02, 0.03, 0.05))
+    x, y = integers(U8, 64), integers(U8, 64, seed=1)
+    expected = np.clip(np.rint(x * (a / c) + y * (b / c)), 0, 255).astype(U8)
+    check("QLinearAdd", [x, a, None, y, b, None, c], {}, [U8], expected=[expected])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

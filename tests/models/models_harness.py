@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.models import ALL, Entry, make_feed, source  # noqa: E402  lies at the root, which is no package
+from benchmarks.models import ALL, Entry, make_feed, source
 
 onnxruntime.set_default_logger_severity(4)
 

@@ -1,4 +1,4 @@
-"""The table itself: inputs as declared, weights that make comparing outputs mean something, downloads that are checked."""
+"""The table itself: inputs as declared, weights that make comparing outputs mean something, checked downloads."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from conftest import SCRIPT
+from benchmarks.models import TABLE, Wheel, with_weights
 from models_harness import ALL, content, make_feed, peer
 
-from benchmarks.models import TABLE, Wheel, with_weights
-
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fetch_models"
 SHUFFLENET = Path(onnx.__file__).parent / "backend/test/data/light/light_shufflenet.onnx"
 
 

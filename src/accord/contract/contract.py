@@ -109,13 +109,7 @@ class Semantic:
     @property
     def min_inputs(self) -> int:
         """Least number of inputs that a node must give."""
-        needed = 0
-        for i, p in enumerate(self.inputs):
-            if p.option == "single":
-                needed = i + 1
-            elif p.option == "variadic" and p.min_arity > 0:
-                needed = i + p.min_arity
-        return needed
+        return _least(self.inputs)
 
     @property
     def max_inputs(self) -> int | None:
@@ -125,12 +119,23 @@ class Semantic:
     @property
     def min_outputs(self) -> int:
         """Least number of outputs that a node must name."""
-        return sum(1 for p in self.outputs if p.option == "single")
+        return _least(self.outputs)
 
     @property
     def max_outputs(self) -> int | None:
         """Greatest number of outputs; None if variadic."""
         return None if any(p.option == "variadic" for p in self.outputs) else len(self.outputs)
+
+
+def _least(ports: tuple[Parameter, ...]) -> int:
+    """Least number of values for ``ports``."""
+    needed = 0
+    for i, p in enumerate(ports):
+        if p.option == "single":
+            needed = i + 1
+        elif p.option == "variadic":
+            needed = i + p.min_arity
+    return needed
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class _Weight:
     def _spelled_out(self, groups: ir.Value | None, width: int) -> ir.Value | None:
         """``(code - zero) * scale`` by arithmetic."""
         b = self.b
-        data = codes(b, reshape(b, self.packed, self.n, -1), self.bits)
+        data = self._rows(self.packed)
         zero = self._zero_points()
         if data is None or zero is None:
             return None
@@ -156,6 +156,14 @@ class _Weight:
         centred = b("Sub", data, b("Unsqueeze", zero, b.ints(2)))
         return reshape(b, b("Mul", centred, b("Unsqueeze", self.scales, b.ints(2))), self.n, width)
 
+    def _rows(self, packed: ir.Value) -> ir.Value | None:
+        """Codes in N rows; None where they straddle bytes that are not constant."""
+        b = self.b
+        array = constant_array(b, packed)
+        if 8 % self.bits and array is not None:
+            return b.const(unpack_array(array.reshape(self.n, -1), self.bits))
+        return codes(b, reshape(b, packed, self.n, -1), self.bits)
+
     def _zero_points(self) -> ir.Value | None:
         """(N, blocks) in the dtype of the scales."""
         b = self.b
@@ -163,7 +171,7 @@ class _Weight:
             return b("Expand", b.scalar(1 << (self.bits - 1), self.scales), b.ints(self.n, self.blocks))
         if b.fact(self.zeros).dtype != UINT8:
             return reshape(b, self.zeros, self.n, self.blocks)
-        found = codes(b, reshape(b, self.zeros, self.n, -1), self.bits)
+        found = self._rows(self.zeros)
         if found is None:
             return None
         return like_cast(b, b("Slice", found, b.ints(0), b.ints(self.blocks), b.ints(1)), self.scales)

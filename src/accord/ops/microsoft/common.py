@@ -82,7 +82,8 @@ def dims(b: Builder, *sizes: int | ir.Value) -> ir.Value:
 
 def reshape(b: Builder, x: ir.Value, *sizes: int | ir.Value) -> ir.Value:
     """``x`` in another shape; a size is an integer (0: as in ``x``, -1: the rest) or a tensor of shape [1]."""
-    return b("Reshape", x, dims(b, *sizes))
+    known = b.shape(x)
+    return x if known is not None and known == sizes else b("Reshape", x, dims(b, *sizes))
 
 
 def flat(b: Builder, x: ir.Value) -> ir.Value:
