@@ -14,6 +14,7 @@ from expr_harness import KERNEL, NUMPY, STAND_INS, Array, assembly, module_of, s
 from accord.backends.cpu.jit import compile_function
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
+from accord.errors import CompileError
 from accord.expr.lang import DTYPES, Expr, call, cast, const, operand
 from accord.expr.math import FUNCTIONS
 
@@ -63,8 +64,8 @@ def test_masked_access_reads_and_writes_nothing_beyond(dtype: str, count: int):
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("stride", [1, 3, -2])
 def test_strided_access(dtype: str, stride: int):
-    x = source(dtype, 40)
-    y = untouched(dtype, 40)
+    x = source(dtype, 64)
+    y = untouched(dtype, 64)
     start = 20
 
     def move(p: Printer, b: Builder, at: list[str], step: str) -> None:
@@ -72,7 +73,7 @@ def test_strided_access(dtype: str, stride: int):
         p.scatter(dtype, value, b.address(at[1], dtype, start), step)
 
     kernel(move, x, y, param=stride)
-    expected = untouched(dtype, 40)
+    expected = untouched(dtype, 64)
     index = start + stride * np.arange(WIDTH)
     expected[index] = x[index]
     assert same_bits(y, expected)
@@ -113,6 +114,11 @@ def test_values_are_written_once():
     assert p.value(call("exp", x), ["%x"]) == first
     assert len(b.module()) == length
     assert p.value(call("exp", x), ["%y"]) != first
+
+
+def test_unknown_operations_are_named():
+    with pytest.raises(CompileError, match="'twice' is neither"):
+        Printer(Builder("f"), 4).value(call("twice", operand(0, "f32")), ["%x"])
 
 
 def test_widths_are_powers_of_two():

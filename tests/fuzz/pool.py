@@ -46,7 +46,7 @@ class Worker:
             [*command, str(theirs), self.trace.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=self.trace,  # where the C library says why it aborts
             pass_fds=(theirs,),
             env=environment,
             cwd=root,
@@ -85,10 +85,11 @@ class Worker:
         return Outcome(**json.loads(line))
 
     def where(self) -> str:
-        """The innermost line of ours in the trace that the process left."""
-        lines = Path(self.trace.name).read_text(errors="replace").splitlines()
-        own = [line.strip() for line in lines if "accord/" in line]
-        return own[0].split("accord/", 1)[-1] if own else (lines[1].strip() if len(lines) > 1 else "")
+        """What the process said last, and the innermost line of ours in the trace that it left."""
+        lines = Path(self.trace.name).read_text(errors="replace").replace("\0", "").splitlines()
+        own = next((line.strip().split("accord/", 1)[-1] for line in lines if "accord/" in line), "")
+        said = next((line.strip() for line in lines if line.strip() and not line.lstrip().startswith("File ")), "")
+        return f"{own} {said[:120]}".strip()
 
     def stop(self) -> None:
         self.process.kill()

@@ -197,7 +197,7 @@ def _signature(contract: Contract) -> _Signature:
         s.outputs,
         s.min_inputs,
         s.max_inputs,
-        s.min_outputs + sum(p.min_arity for p in s.outputs if p.option == "variadic"),
+        s.min_outputs,
         s.max_outputs,
         tuple(i for i, p in enumerate(s.inputs) if p.option == "single"),
         {a.name: a.kind for a in s.attributes.values()},

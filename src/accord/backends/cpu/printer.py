@@ -15,6 +15,7 @@ from typing import Final
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.registers import X86_PRIMITIVES, Registers
+from accord.errors import CompileError
 from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits
 from accord.expr.math import expand
 
@@ -84,6 +85,9 @@ class Printer(Registers):
         Args:
             expr: Primitives and functions.
             operands: SSA names of the operands' vectors in the expression's operand types, bool as i1.
+
+        Raises:
+            CompileError: An operation is not known.
         """
         if tuple(operands) != self._operands:
             self._operands = tuple(operands)
@@ -112,7 +116,10 @@ class Printer(Registers):
             return self._const(node.value, node.dtype) if node.op == "const" else self._operands[int(node.value)]
         if node.op == "rare":
             return self._rare(node)
-        return _WRITERS[node.op](self, node, [self._names[a] for a in node.args])
+        writer = _WRITERS.get(node.op)
+        if writer is None:
+            raise CompileError(f"'{node.op}' is neither a primitive nor a function of expressions")
+        return writer(self, node, [self._names[a] for a in node.args])
 
     def _const(self, value: float | int | bool, dtype: str) -> str:
         if not value and math.copysign(1.0, value) > 0:

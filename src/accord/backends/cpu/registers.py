@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.expr.lang import INTS, bits
@@ -17,6 +18,9 @@ X86_PRIMITIVES: Final[dict[str, tuple[str, int | None]]] = {
     "exponent": ("getexp", None),
     "mantissa": ("getmant", 11),
 }
+
+#: Names of values that bitwise operations made, by function; see :meth:`Registers._choose`.
+_BITWISE: Final[WeakKeyDictionary[Builder, set[str]]] = WeakKeyDictionary()
 
 
 class Registers:
@@ -35,7 +39,7 @@ class Registers:
             raise ValueError(f"width {width} is not a power of two")
         self._b = builder
         self.width = width
-        self._bitwise: set[str] = set()
+        self._bitwise = _BITWISE.setdefault(builder, set())
 
     # writing
 

@@ -10,52 +10,58 @@ from typing import Any
 import numpy as np
 
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import is_float, normal_axis, require, scalar, widen
+from accord.backends.reference.tensors import is_float, normal_axis, require, scalar, to_accumulator, widen
 
 __all__ = ["align", "erf", "truncated_quotient"]
 
 
 def erf(x: Array) -> Array:
-    """Error function of a float array, in float64: the C library's, so right to the last bit or so."""
+    """Error function of an array, in float64: the C library's, so right to the last bit or so."""
     flat = np.asarray(x, dtype=np.float64).reshape(-1)
     return np.fromiter(map(math.erf, flat.tolist()), dtype=np.float64, count=flat.size).reshape(x.shape)
 
 
-def _round_half_even(x: Array) -> Array:
-    return np.asarray(np.rint(x))
-
-
-_UNARY: dict[str, Callable[[Any], Any]] = {
+#: Exact, or rounded correctly by NumPy in the element's own type.
+_EXACT: dict[str, Callable[[Any], Any]] = {
     "Abs": np.abs,
+    "Ceil": np.ceil,
+    "Floor": np.floor,
+    "Neg": np.negative,
+    "Reciprocal": np.reciprocal,
+    "Round": np.rint,
+    "Sign": np.sign,
+    "Sqrt": np.sqrt,
+}
+#: Computed in float64, since NumPy's float32 versions are off by a few units in the last place.
+_TRANSCENDENTAL: dict[str, Callable[[Any], Any]] = {
     "Acos": np.arccos,
     "Acosh": np.arccosh,
     "Asin": np.arcsin,
     "Asinh": np.arcsinh,
     "Atan": np.arctan,
     "Atanh": np.arctanh,
-    "Ceil": np.ceil,
     "Cos": np.cos,
     "Cosh": np.cosh,
     "Erf": erf,
     "Exp": np.exp,
-    "Floor": np.floor,
     "Log": np.log,
-    "Neg": np.negative,
-    "Reciprocal": np.reciprocal,
-    "Round": _round_half_even,
-    "Sign": np.sign,
     "Sin": np.sin,
     "Sinh": np.sinh,
-    "Sqrt": np.sqrt,
     "Tan": np.tan,
     "Tanh": np.tanh,
 }
 
 
-@implements(*_UNARY)
-def unary(op: OpNode, x: Array) -> Array:
+@implements(*_EXACT)
+def exact(op: OpNode, x: Array) -> Array:
     """Apply a function of one variable; floats below 32 bits are computed in float32."""
-    return np.asarray(_UNARY[op.op_type](widen(x))).astype(x.dtype)
+    return np.asarray(_EXACT[op.op_type](widen(x))).astype(x.dtype)
+
+
+@implements(*_TRANSCENDENTAL)
+def transcendental(op: OpNode, x: Array) -> Array:
+    """Apply a function of one variable in float64."""
+    return np.asarray(_TRANSCENDENTAL[op.op_type](x.astype(np.float64))).astype(x.dtype)
 
 
 def align(op: OpNode, a: Array, b: Array) -> Array:
@@ -137,13 +143,11 @@ def _integer_power(base: Array, exponent: Array) -> Array:
 @implements("Pow")
 def power(op: OpNode, base: Array, exponent: Array) -> Array:
     """Power with broadcasting; the result has the base's type."""
-    base_wide, exponent = widen(base), widen(align(op, base, exponent))
-    if is_float(base.dtype):
-        result = np.power(base_wide, exponent.astype(base_wide.dtype))
-    elif exponent.dtype.kind == "f":
-        result = np.power(base_wide.astype(np.float64), exponent.astype(np.float64))
+    exponent = align(op, base, exponent)
+    if is_float(base.dtype) or is_float(exponent.dtype):
+        result = np.power(base.astype(np.float64), exponent.astype(np.float64))
     else:
-        result = _integer_power(base_wide, exponent)
+        result = _integer_power(base, exponent)
     return np.asarray(result).astype(base.dtype)
 
 
@@ -157,7 +161,7 @@ _VARIADIC: dict[str, Callable[[Any, Any], Any]] = {
 @implements(*_VARIADIC)
 def variadic(op: OpNode, *inputs: Array) -> Array:
     """Combine any number of tensors with broadcasting; a NaN anywhere makes Max and Min NaN."""
-    result = reduce(_VARIADIC[op.op_type], [widen(x) for x in inputs])
+    result = reduce(_VARIADIC[op.op_type], [to_accumulator(x) for x in inputs])
     return np.asarray(result).astype(inputs[0].dtype)
 
 

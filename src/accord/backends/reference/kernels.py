@@ -18,6 +18,7 @@ from accord.backends.reference import (  # noqa: F401  importing a theme registe
     image,
     indexing,
     linear,
+    microsoft,
     ml_encoders,
     ml_linear,
     ml_trees,

@@ -170,6 +170,8 @@ def _bits(dtype: DType) -> int:
 def quantize_values(x: Array, zero: Array | None, dtype: DType, saturate: bool = True) -> Array:
     """Round scaled values to a quantised type: half to even, then the zero point is added, then limited.
 
+    NaN counts as zero for integers.
+
     Args:
         x: Values already divided by the scale.
         zero: Zero point that broadcasts with ``x``, or None for 0.
@@ -182,11 +184,11 @@ def quantize_values(x: Array, zero: Array | None, dtype: DType, saturate: bool =
     values = x.astype(np.float64)
     if is_float(dtype):
         return cast_values(values if zero is None else values + widen(zero), dtype, saturate)
-    values = np.rint(values)
+    values = np.rint(np.nan_to_num(values, nan=0.0))
     if zero is not None:
         values = values + widen(zero).astype(np.float64)
     low, high = integer_range(dtype)
-    return np.clip(np.nan_to_num(values, nan=0.0), low, high).astype(np.int64).astype(dtype)
+    return np.clip(values, low, high).astype(np.int64).astype(dtype)
 
 
 def _spread(parameter: Array, x: Array, op: OpNode) -> Array:

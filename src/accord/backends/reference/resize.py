@@ -40,6 +40,8 @@ def _coordinates(op: OpNode, axis: _Axis) -> Array:
     length = axis.scale * axis.source
     if mode == "asymmetric":
         points = [x / axis.scale for x in steps]
+    elif mode == "tf_half_pixel_for_nn":  # versions 11 and 12
+        points = [(x + half) / axis.scale for x in steps]
     elif mode == "align_corners":
         points = [x * span / (length - 1) if axis.target > 1 else Fraction(0) for x in steps]
     elif mode == "tf_crop_and_resize":
@@ -108,6 +110,7 @@ def _neighbours(op: OpNode, position: Array, axis: _Axis) -> tuple[Array, Array]
 def _resize_axis(op: OpNode, x: Array, axis: _Axis) -> Array:
     shape = (*x.shape[: axis.axis], axis.target, *x.shape[axis.axis + 1 :])
     require_room(shape)
+    require_room((axis.target,), 512)  # a position is a fraction for a while
     position = _coordinates(op, axis)
     index, weight = _neighbours(op, position, axis)
     if op["exclude_outside"] and op["mode"] != "nearest":
