@@ -17,9 +17,11 @@ from accord.ir.expand import expands
 from accord.ir.facts import Fact
 from accord.ir.infer import Inference, rule
 
-__all__ = ["DOMAIN"]
+__all__ = ["DOMAIN", "TRAINING"]
 
-DOMAIN = "ai.onnx.preview.training"
+TRAINING = "ai.onnx.preview.training"
+#: Domain of the operator with a body; ONNX's own has no such attribute.
+DOMAIN = "accord"
 
 
 @rule("Gradient", domain=DOMAIN)
@@ -28,12 +30,12 @@ def gradient_shapes(n: Inference) -> Sequence[Fact]:
     return [fact.with_shape(fact.shape) for fact in map(n.tensor, range(len(n.node.outputs)))]
 
 
-@expands("Gradient", domain=DOMAIN)
+@expands("Gradient", domain=TRAINING)
 def gradient_with_body(b: Builder, n: Inference) -> Sequence[ir.Value | None] | None:
     """The same node with the graph from ``xs`` and ``zs`` to ``y`` as attribute ``body``."""
     node = n.node
     graph = node.graph
-    if "body" in node.attributes or not isinstance(graph, ir.Graph):
+    if not isinstance(graph, ir.Graph):
         return None
     target = str(n.attr("y"))
     names = [*n.attr("xs", ()), *(n.attr("zs") or ())]
@@ -42,7 +44,7 @@ def gradient_with_body(b: Builder, n: Inference) -> Sequence[ir.Value | None] | 
         raise GraphError(
             "Gradient takes one input for each name in xs and zs",
             node=node.name or node.op_type,
-            op=f"{DOMAIN}::Gradient",
+            op=f"{TRAINING}::Gradient",
             expected=names,
             found=[v.name if v is not None else None for v in inputs],
         )

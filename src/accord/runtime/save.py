@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from accord.errors import AccordError
-from accord.ir.facts import FactTable
+from accord.ir.facts import Fact, FactTable, TensorFact
 from accord.ir.infer import Analyzer
 
 __all__ = ["annotated", "save_stage"]
@@ -33,8 +33,9 @@ def annotated(model: ir.Model, analyzer: Analyzer | None) -> ir.Model:
     facts = FactTable()
     for old, new in zip(_values(model.graph), _values(copy.graph), strict=True):
         facts[new] = analyzer.facts.get(old)
-    declared = {v for g in _graphs(copy.graph) for v in (*g.inputs, *g.outputs) if v.shape is not None}
-    facts.write_back(v for v in _values(copy.graph) if v not in declared)
+    # what a file states for inputs and outputs stays as it is, unless an exporter stated what cannot be
+    stated = {v for g in _graphs(copy.graph) for v in (*g.inputs, *g.outputs) if _may_have(facts.get(v), v.shape)}
+    facts.write_back(v for v in _values(copy.graph) if v not in stated)
     return copy
 
 
@@ -67,6 +68,16 @@ def save_stage(model: ir.Model, analyzer: Analyzer | None, path: str | os.PathLi
         ) from error
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _may_have(fact: Fact, shape: ir.Shape | None) -> bool:
+    """True if a shape is stated and no size in it contradicts the fact."""
+    if shape is None or not isinstance(fact, TensorFact) or fact.shape is None:
+        return shape is not None
+    sizes = zip(fact.shape, shape, strict=False)
+    return len(fact.shape) == len(shape) and not any(
+        isinstance(known, int) and isinstance(size, int) and known != size for known, size in sizes
+    )
 
 
 def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:

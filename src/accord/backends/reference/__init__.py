@@ -95,8 +95,8 @@ class ReferenceBackend(Backend):
             return _ContractKernel(contract.semantic.reference, attributes)
         proto = _proto(node)
         body = next((a.g for a in proto.attribute if a.name == "body"), None)
-        if node.op_type == "Gradient" and body is not None:
-            return _NodeKernel(_gradient(proto, body, opset))
+        if (node.domain, node.op_type) == ("accord", "Gradient") and body is not None:
+            return _NodeKernel(_gradient(proto, body))
         return _NodeKernel(ReferenceKernel(proto, opset))
 
     def _function(self, function: Any, view: NodeView) -> HostKernel:
@@ -109,7 +109,7 @@ class ReferenceBackend(Backend):
         return _FunctionKernel(steps, [v.name for v in function.inputs], [v.name for v in function.outputs])
 
 
-def _gradient(proto: Any, body: Any, opset: int) -> ReferenceKernel:
+def _gradient(proto: Any, body: Any) -> ReferenceKernel:
     """Gradient of the graph in its attribute ``body`` (see :mod:`accord.model.gradient`)."""
     import onnx
 
@@ -123,8 +123,9 @@ def _gradient(proto: Any, body: Any, opset: int) -> ReferenceKernel:
     del proto.attribute[:]
     attributes = {"xs": names[:count], "zs": names[count:], "y": body.output[0].name}
     proto.attribute.extend(onnx.helper.make_attribute(k, v) for k, v in attributes.items() if v)
-    context = Context({"": CANONICAL_OPSET, proto.domain: opset}, {}, graph=body)
-    return ReferenceKernel(proto, opset, context=context)
+    proto.domain = "ai.onnx.preview.training"
+    context = Context({"": CANONICAL_OPSET, proto.domain: 1}, {}, graph=body)
+    return ReferenceKernel(proto, 1, context=context)
 
 
 def _proto(node: Any) -> Any:
