@@ -141,6 +141,26 @@ def test_sizes_that_depend_on_data():
         np.testing.assert_array_equal(s, [1, np.count_nonzero(x)])
 
 
+def test_a_view_of_a_late_value_that_has_a_known_size():
+    """The value's memory is made while running, the view's is planned: the data must be carried over."""
+    proto = model(
+        [
+            node("NonZero", ["x"], ["i"]),
+            node("Not", ["b"], ["n"]),
+            node("NonZero", ["n"], ["j"]),
+            node("Concat", ["i", "j"], ["c"], axis=1),
+            node("Shape", ["x"], ["s"]),
+            node("Reshape", ["c", "s"], ["y"]),
+        ],
+        {"x": (np.bool_, ["n"]), "b": (np.bool_, ["n"])},
+        ["y"],
+    )
+    m = accord.load(proto)
+    for bits in ([1, 0, 1], [0, 0, 1, 1, 0]):
+        x = np.array(bits, bool)
+        np.testing.assert_array_equal(m(x, x)[0], [*np.flatnonzero(x), *np.flatnonzero(~x)])
+
+
 def body(nodes, inputs, outputs):
     infos = [helper.make_tensor_value_info(n, t, s) for n, t, s in inputs]
     return helper.make_graph(nodes, "body", infos, [onnx.ValueInfoProto(name=o) for o in outputs])

@@ -220,11 +220,12 @@ class Frame:
                 self.segments.append((backends[run.backend].program(run.launches, tables), run.steps))
 
     def _is_free(self, index: int) -> bool:
-        """True for a view in planned memory: nothing has to run."""
-        step = self.plan.steps[index]
+        """True for a view that shares its input's memory: nothing has to run."""
+        step, slots = self.plan.steps[index], self.plan.slots
         if not isinstance(step.kernel, ViewKernel):
             return False
-        return all(o < 0 or self.plan.slots[o].storage is not Storage.LATE for o in step.outputs)
+        out = step.outputs[0]
+        return out < 0 or (slots[out].storage is not Storage.LATE and slots[out].root == slots[step.inputs[0]].root)
 
     def attach(self, arena: Arena) -> None:
         """Point everything that lives in the arena into ``arena``."""
