@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import accord
-import accord.demo.operators  # noqa: F401  declares the model's own operator
+import accord.demo.operators
 from accord.demo.charset import BLANK, CHARACTERS, CLASSES, decode, encode
 from accord.demo.evaluate import edit_distance, load_lines, measure, save_lines
 from accord.demo.portable import DOMAIN, OPSET, with_shuffle_function
