@@ -1,11 +1,11 @@
 """Minimax coefficients for the functions of ``accord.expr``.
 
-``python scripts/minimax.py > src/accord/expr/functions/tables.py`` computes all of them again, in ten seconds; with
+``python scripts/minimax.py > src/accord/expr/functions/tables.py`` computes all of them again, in fifteen seconds; with
 names of tables as arguments only those are printed.
 
 Method: Remez exchange on ``w(x) * (f(x) - P(x))`` in 60-digit arithmetic (E. W. Cheney, "Introduction to Approximation
 Theory", chapter 3). The coefficients are then rounded to their type one after the other; those that remain make up for
-the rounding.
+the rounding. For a ratio P / Q, first Q is found and rounded, then P.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Function = Callable[[mp.mpf], mp.mpf]
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """One approximation ``f(x) ~ sum(c[k] * x**(step * k))``.
+    """One approximation ``f(x) ~ sum(c[k] * x**(step * k))``, or its quotient by a polynomial with constant term 1.
 
     Attributes:
         function: What is approximated.
@@ -33,6 +33,7 @@ class Fit:
         weight: Of the error, not negative: makes it relative to what the polynomial is used for.
         step: 2 for a polynomial in the square of x.
         bits: Precision of the coefficients: 24 or 53.
+        below: Degree of the denominator.
     """
 
     function: Function
@@ -42,6 +43,7 @@ class Fit:
     weight: Function
     step: int = 1
     bits: int = 24
+    below: int = 0
 
     @property
     def powers(self) -> range:
@@ -102,7 +104,8 @@ class Polynomial:
         self.grid = [mp.mpf(fit.low), *chebyshev(fit, 24 * fit.terms + 101), mp.mpf(fit.high)]
         self.values = [(fit.function(x), fit.weight(x)) for x in self.grid]
 
-    def _error(self, x: mp.mpf) -> mp.mpf:
+    def error(self, x: mp.mpf) -> mp.mpf:
+        """The weighted error at one point."""
         return self.fit.weight(x) * (self.fit.function(x) - evaluate(self.p, x))
 
     def run(self) -> mp.mpf:
@@ -110,18 +113,19 @@ class Polynomial:
         n = self.fit.terms + 1
         points = chebyshev(self.fit, n)
         for _ in range(40):
-            level = self._solve(points)
-            errors = self._errors()
-            moved = extrema(self.grid, errors, self._error, n)
+            level = self.solve(points)
+            errors = self.errors()
+            moved = extrema(self.grid, errors, self.error, n)
             if moved is None or max(map(abs, errors)) <= abs(level) * mp.mpf("1.0001"):
                 break
             points = moved
         return max(map(abs, errors))
 
-    def _errors(self) -> list[mp.mpf]:
+    def errors(self) -> list[mp.mpf]:
+        """The weighted errors on the grid."""
         return [w * (f - evaluate(self.p, x)) for x, (f, w) in zip(self.grid, self.values, strict=True)]
 
-    def _solve(self, points: Sequence[mp.mpf]) -> mp.mpf:
+    def solve(self, points: Sequence[mp.mpf]) -> mp.mpf:
         """Coefficients whose error alternates on the points; gives its level."""
         n = len(points)
         a, b = mp.matrix(n, n), mp.matrix(n, 1)
@@ -152,7 +156,54 @@ class Polynomial:
                 change = mp.lu_solve(a, b)
                 for i, j in enumerate(powers):
                     self.p[j] += change[i]
-        return max(map(abs, self._errors()))
+        return max(map(abs, self.errors()))
+
+
+def denominator(fit: Fit) -> dict[int, mp.mpf]:
+    """The denominator of the best ratio.
+
+    On fixed points ``w (f Q - P) = +-e Q`` is an eigenvalue problem for e once P is eliminated; the right solution is
+    the one whose Q has no zero in the interval.
+    """
+    powers = range(fit.below + 1)
+    n = fit.terms + len(powers)
+    points = chebyshev(fit, n)
+    grid = [mp.mpf(fit.low), *chebyshev(fit, 24 * n + 101), mp.mpf(fit.high)]
+    q: dict[int, mp.mpf] = {}
+    for _ in range(25):
+        known = [(x, fit.function(x), fit.weight(x)) for x in points]
+        left = mp.matrix([[w * x**k for k in fit.powers] for x, _, w in known])
+        null = mp.qr(left, mode="full")[0][:, fit.terms : n].T
+        m1 = null * mp.matrix([[w * f * x**k for k in powers] for x, f, w in known])
+        m2 = null * mp.matrix([[(-1) ** i * x**k for k in powers] for i, (x, _, _) in enumerate(known)])
+        levels, vectors = mp.eig(m2**-1 * m1)
+        chosen = None
+        for j, level in enumerate(levels):
+            if abs(mp.im(level)) > abs(level) * mp.mpf(10) ** -20 or not mp.re(vectors[0, j]):
+                continue
+            trial = {k: mp.re(vectors[k, j] / vectors[0, j]) for k in powers}
+            if all(evaluate(trial, x) > 0 for x in grid) and (chosen is None or abs(level) < abs(chosen)):
+                chosen, q = mp.re(level), trial
+        if chosen is None:
+            raise ArithmeticError("no denominator without a zero in the interval")
+        best = Polynomial(over(fit, q))
+        level = best.solve(points[: fit.terms + 1])  # the others agree: their level is that eigenvalue
+        errors = best.errors()
+        moved = extrema(best.grid, errors, best.error, n)
+        if moved is None or max(map(abs, errors)) <= abs(level) * mp.mpf("1.0001"):
+            break
+        points = moved
+    return q
+
+
+def over(fit: Fit, q: dict[int, mp.mpf]) -> Fit:
+    """The fit of P to ``f Q`` for a given Q."""
+    return dataclasses.replace(
+        fit,
+        function=lambda x: fit.function(x) * evaluate(q, x),
+        weight=lambda x: fit.weight(x) / evaluate(q, x),
+        below=0,
+    )
 
 
 def _over(f: Function, limit: mp.mpf | float) -> Function:
@@ -187,15 +238,12 @@ LOG2E_F32 = mp.mpf(rounded(1 / mp.log(2), 24))
 ROOT2 = mp.sqrt(2)
 ERF_SPLIT, ERF_END = 1.0, 3.92
 ERF_MIDDLE = rounded(mp.mpf(ERF_SPLIT + ERF_END) / 2, 24)
-GELU_K, GELU_END = 0.35, 14.6
-GELU_MIDDLE = rounded((1 + 1 / (1 + mp.mpf(GELU_K) * GELU_END)) / 2, 24)
+GELU_END = 14.6
 ERFC_K, ERFC_END = 3.75, 27.3
 
 
-def _gelu(w: mp.mpf) -> mp.mpf:
-    u = w + GELU_MIDDLE
-    a = (1 / u - 1) / mp.mpf(rounded(mp.mpf(GELU_K), 24))
-    return mp.exp(a * a / 2) * mp.erfc(a / ROOT2) / 2 / u
+def _gelu(x: mp.mpf) -> mp.mpf:
+    return mp.exp(x * x / 2) * mp.erfc(x / ROOT2) / 2
 
 
 def _erfc(t: mp.mpf) -> mp.mpf:
@@ -262,7 +310,7 @@ TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
             -0.25,
             0.5,
             _over(lambda x: abs(x / mp.log1p(x)), 1),
-            (9, 0),
+            (10, 0),
         ),
     ),
     "LOG1P": (
@@ -317,33 +365,33 @@ TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
         _both(_erfc, -1, (ERFC_END - ERFC_K) / (ERFC_END + ERFC_K), lambda t: 1 / _erfc(t), (0, 24)),
     ),
     "GELU": (
-        f"erfc(x / sqrt(2)) / 2 = exp(-x**2 / 2) u q(u - {GELU_MIDDLE!r}),"
-        f" u = 1 / (1 + {GELU_K} x), 0 <= x <= {GELU_END}",
-        _both(
-            _gelu,
-            1 / (1 + GELU_K * GELU_END) - GELU_MIDDLE,
-            1 - GELU_MIDDLE,
-            lambda w: 1 / _gelu(w),
-            (10, 0),
-        ),
+        f"erfc(x / sqrt(2)) / 2 = exp(-x**2 / 2) p(x) / q(x), 0 <= x <= {GELU_END}, for f32",
+        {"f64": Fit(_gelu, 0, GELU_END, 5, lambda x: 1 / _gelu(x), 1, 53, 5)},
     ),
 }
 
 
 def table(name: str) -> str:
-    """The Python text of one table."""
+    """The Python text of one table; a ratio has a second one for its denominator."""
     meaning, fits = TABLES[name]
-    lines = [f"#: {meaning}"]
-    values = []
+    head = [f"#: {meaning}"]
+    above: list[str] = []
+    below: list[str] = []
     for dtype, fit in fits.items():
-        best = Polynomial(fit)
+        q = {k: mp.mpf(rounded(c, fit.bits)) for k, c in denominator(fit).items()} if fit.below else {0: mp.mpf(1)}
+        best = Polynomial(over(fit, q))
         best.run()
         worst = best.round_all()
-        lines.append(f"#: {dtype}: error 2**{float(mp.log(worst, 2)):.1f}")
-        values.append(f"    {dtype!r}: (")
-        values += [f"        {rounded(best.p[k], fit.bits)!r}," for k in fit.powers]
-        values.append("    ),")
-    return "\n".join([*lines, f"{name}: Final = {{", *values, "}"]).replace("'", '"')
+        head.append(f"#: {dtype}: error 2**{float(mp.log(worst, 2)):.1f}")
+        above += _entry(dtype, [rounded(best.p[k], fit.bits) for k in fit.powers])
+        if fit.below:
+            below += _entry(dtype, [rounded(c, fit.bits) for c in q.values()])
+    text = "\n".join([*head, f"{name}: Final = {{", *above, "}"])
+    return text + "\n".join([f"\n{name}_BELOW: Final = {{", *below, "}"] if below else [])
+
+
+def _entry(dtype: str, values: Sequence[float]) -> list[str]:
+    return [f'    "{dtype}": (', *(f"        {v!r}," for v in values), "    ),"]
 
 
 if __name__ == "__main__":

@@ -68,8 +68,9 @@ def test_its_attributes_are_checked_at_load(shuffle):
 
 
 def test_without_declaration_the_error_says_what_to_do():
+    proto = model([node("Pleat", ["x"], ["y"], domain="shop")], {"x": (F, [2])}, ["y"], domains={"shop": 1})
     with pytest.raises(UnknownOperatorError, match=r"accord\.operator"):
-        accord.load(shuffled([1, 4, 2, 2]))
+        accord.load(proto)
 
 
 def test_the_version_in_force_is_used(shuffle):

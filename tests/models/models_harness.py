@@ -30,8 +30,8 @@ QUICK = (
     "silero-vad-op18",
     "silero-vad-openvino",
 )
-#: Hundreds of megabytes of weights: only in the slow tier.
-HUGE = ("vgg19", "bvlc_alexnet", "zfnet512")
+#: Hundreds of megabytes of weights, or a second and more for a run: only in the slow tier.
+HUGE = ("vgg19", "bvlc_alexnet", "zfnet512", "ddddocr-old")
 
 Run = Callable[[Mapping[str, Any]], Sequence[Any]]
 

@@ -247,9 +247,10 @@ def _clip(_: Attributes, args: Sequence[Expr | None], out_dtype: str) -> Expr | 
     x, low, high = (*args, None, None)[:3]
     if x is None:
         return None
-    narrow = x.dtype in ("f16", "bf16")
-    x, low, high = (cast(v, "f32") if v is not None and narrow else v for v in (x, low, high))
-    assert x is not None
+    if x.dtype in ("f16", "bf16"):
+        x = cast(x, "f32")
+        low = None if low is None else cast(low, "f32")
+        high = None if high is None else cast(high, "f32")
     x = x if low is None else max_(low, x)
     x = x if high is None else min_(high, x)
     return cast(x, out_dtype)

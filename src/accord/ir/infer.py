@@ -9,6 +9,7 @@ folds as facts are made.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -28,7 +29,7 @@ from accord.ir.facts import (
     to_numpy,
 )
 
-__all__ = ["Analyzer", "Evaluator", "Inference", "ShapeRule", "op_name", "rule"]
+__all__ = ["Agreement", "Analyzer", "Evaluator", "Inference", "ShapeRule", "op_name", "rule"]
 
 ShapeRule: TypeAlias = "Callable[[Inference], Sequence[Fact]]"
 _RULES: dict[tuple[str, str], ShapeRule] = {}
@@ -49,6 +50,27 @@ def rule(*names: str, domain: str = "") -> Callable[[_R], _R]:
 def op_name(node: ir.Node) -> str:
     """``Conv`` or ``domain::Name``: how an operator is written in messages."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Two sizes that a shape rule takes to agree although only a run can tell.
+
+    Attributes:
+        size: A size.
+        other: One that it must equal.
+        what: "inner sizes", in the plural, for messages.
+        ones: ``other`` may be 1 as well: it is broadcast.
+    """
+
+    size: DimLike
+    other: DimLike
+    what: str
+    ones: bool = False
+
+    def holds(self, size: int, other: int) -> bool:
+        """True if these values agree."""
+        return size == other or (self.ones and other == 1)
 
 
 class Inference:
@@ -122,6 +144,18 @@ class Inference:
         if not condition:
             raise self.error(message, expected=expected, found=found, value=value)
 
+    def agree(self, size: DimLike, other: DimLike, what: str, *, ones: bool = False) -> None:
+        """State that the rule's result is right only if two sizes agree, see :class:`Agreement`.
+
+        A rule that refuses integers that differ states the same for symbols: a kernel that was made for the result
+        would else read past the end of an input.
+        """
+        stated = self.analyzer.stated
+        if stated is None or (isinstance(size, int) and isinstance(other, int)):
+            return
+        if size != other and not (ones and other == 1):
+            stated.append(Agreement(size, other, what, ones))
+
     def error(
         self, message: str, *, expected: Any = None, found: Any = None, value: int | None = None
     ) -> ModelTypeError:
@@ -166,6 +200,9 @@ class Inference:
                     )
                 size = D.broadcast(size, d)
             out.append(size)
+        for s in known if self.analyzer.stated is not None else ():
+            for d, size in zip(reversed(s), reversed(out), strict=False):
+                self.agree(size, d, "sizes that are broadcast", ones=True)
         return tuple(out)
 
 
@@ -192,6 +229,7 @@ class Analyzer:
         scope: Prefix of new symbols, so that two calls of one function do not share them.
         attributes: Attributes of the call, which nodes of a function's body refer to.
         created: Names of the symbols that :meth:`Inference.fresh` made.
+        stated: Where :meth:`Inference.agree` puts what it is told; None: nowhere.
     """
 
     def __init__(
@@ -211,6 +249,7 @@ class Analyzer:
         self.scope = scope
         self.attributes = attributes if attributes is not None else {}
         self.created: set[str] = set()
+        self.stated: list[Agreement] | None = None
 
     def infer_graph(self, nodes: Iterable[ir.Node]) -> None:
         """Write facts for all outputs of ``nodes``, which must be in topological order.
@@ -228,18 +267,36 @@ class Analyzer:
             ModelTypeError: the inputs contradict the operator.
         """
         context = Inference(node, self)
-        function = self.functions.get(node.op_identifier()) if self.functions else None
-        if function is not None:
-            outputs = self._infer_call(node, function)
-        else:
-            chosen = _RULES.get((node.domain, node.op_type))
-            outputs = list(chosen(context)) if chosen is not None else _onnx_inference(context)
+        function = self._function(node)
+        outputs = self._outputs(node, context, function)
         outputs = outputs[: len(node.outputs)]
         outputs += [UNKNOWN] * (len(node.outputs) - len(outputs))
         if self.evaluator is not None and function is None:
             outputs = self._fold(context, outputs, self.evaluator)
         for value, fact in zip(node.outputs, outputs, strict=True):
             self.facts[value] = fact
+
+    def agreements(self, node: ir.Node) -> list[Agreement]:
+        """What the facts of ``node``'s outputs take for granted; no fact is changed.
+
+        Raises:
+            ModelTypeError: the inputs contradict the operator.
+        """
+        self.stated = []
+        try:
+            self._outputs(node, Inference(node, self), self._function(node))
+            return self.stated
+        finally:
+            self.stated = None
+
+    def _function(self, node: ir.Node) -> ir.Function | None:
+        return self.functions.get(node.op_identifier()) if self.functions else None
+
+    def _outputs(self, node: ir.Node, context: Inference, function: ir.Function | None) -> list[Fact]:
+        if function is not None:
+            return self._infer_call(node, function)
+        chosen = _RULES.get((node.domain, node.op_type))
+        return list(chosen(context)) if chosen is not None else _onnx_inference(context)
 
     def _infer_call(self, call: ir.Node, function: ir.Function) -> list[Fact]:
         name = next((o.name for o in call.outputs if o.name), None) or call.name or self.facts.label(call)
@@ -257,6 +314,7 @@ class Analyzer:
             scope=f"{self.scope}{name}/",
             attributes=attributes,
         )
+        inner.stated = self.stated
         for i, parameter in enumerate(function.inputs):
             inner.facts[parameter] = self.facts.get(call.inputs[i]) if i < len(call.inputs) else UNKNOWN
         inner.infer_graph(function)

@@ -7,18 +7,18 @@ slot, let views and in-place outputs share memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from accord.backends.protocol import NativeKernel, ViewKernel
+from accord.backends.protocol import Kernel, NativeKernel, ViewKernel
 from accord.errors import GraphError
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.facts import Fact, TensorFact, to_numpy
-from accord.ir.infer import Analyzer
+from accord.ir.infer import Agreement, Analyzer
 from accord.ir.patch import Reason
 from accord.placement.placer import Placement, Placer
 from accord.plan.plan import Plan, Slot, Step, Storage, SubPlan
@@ -34,6 +34,7 @@ class _Node:
     placement: Placement
     reads: tuple[int, ...]
     late: bool
+    agreements: tuple[Agreement, ...] = ()
     needed: bool = False
     captured: dict[str, list[ir.Value]] = field(default_factory=dict)
 
@@ -115,8 +116,9 @@ class _GraphPlan:
         placer = self.parent.placer
         placement = placer.place(node)
         kernel = placement.kernel
+        agreements = self._agreements(node, kernel)
         if isinstance(kernel, (NativeKernel, ViewKernel)):
-            unknown = self._unknown_symbols(node, kernel)
+            unknown = self._unknown_symbols(node, kernel, agreements)
             if unknown:
                 placement = placer.place(
                     node,
@@ -124,9 +126,10 @@ class _GraphPlan:
                     why=Reason(f"sizes depend on data: {', '.join(sorted(unknown))}"),
                 )
                 kernel = placement.kernel
+                agreements = self._agreements(node, kernel)
         late = any(not self._is_static(self.facts.get(o)) for o in node.outputs if o.name)
         if isinstance(kernel, NativeKernel):
-            used = set().union(*(D.symbols_of(d) for d in kernel.dims))
+            used = set().union(*(D.symbols_of(d) for d in (*kernel.dims, *_sizes(agreements))))
             late = late or not used <= set(self.early)
         for o in node.outputs:
             fact = self.facts.get(o)
@@ -139,10 +142,18 @@ class _GraphPlan:
         reads = tuple(range(len(node.inputs)))
         if kernel is not None and kernel.reads is not None:
             reads = kernel.reads
-        return _Node(node, placement, reads, late)
+        return _Node(node, placement, reads, late, agreements)
 
-    def _unknown_symbols(self, node: ir.Node, kernel: NativeKernel | ViewKernel) -> set[str]:
-        sizes: list[DimLike] = []
+    def _agreements(self, node: ir.Node, kernel: Kernel | None) -> tuple[Agreement, ...]:
+        """What must hold for machine code to stay inside its operands; other kernels look for themselves."""
+        if not isinstance(kernel, NativeKernel):
+            return ()
+        return tuple(dict.fromkeys(self.parent.analyzer.agreements(node)))
+
+    def _unknown_symbols(
+        self, node: ir.Node, kernel: NativeKernel | ViewKernel, agreements: Iterable[Agreement]
+    ) -> set[str]:
+        sizes: list[DimLike] = list(_sizes(agreements))
         for o in node.outputs:
             fact = self.facts.get(o)
             if o.name and isinstance(fact, TensorFact):
@@ -177,7 +188,7 @@ class _GraphPlan:
                 symbols |= self._late_symbols(o)
             kernel = n.placement.kernel
             if isinstance(kernel, NativeKernel):
-                for d in kernel.dims:
+                for d in (*kernel.dims, *_sizes(n.agreements)):
                     symbols |= D.symbols_of(d) - set(self.early)
             for a in n.node.attributes.values():
                 if a.type == ir.AttributeType.GRAPH:
@@ -283,7 +294,16 @@ class _GraphPlan:
             if bodies
             else None
         )
-        return Step(n.placement, tuple(inputs), tuple(outputs), n.late, bodies, attributes, workspace)
+        return Step(
+            n.placement,
+            tuple(inputs),
+            tuple(outputs),
+            n.late,
+            bodies,
+            attributes,
+            workspace,
+            agreements=n.agreements,
+        )
 
     def _packed(self, v: ir.Value, array: np.ndarray[Any, Any]) -> int:
         index = len(self.slots)
@@ -380,16 +400,13 @@ class _GraphPlan:
         }
         if not touched:
             return step
-        return Step(
-            step.placement,
-            step.inputs,
-            step.outputs,
-            step.late,
-            step.bodies,
-            step.attributes,
-            step.workspace,
-            tuple(sorted(touched)),
-        )
+        return replace(step, frees=tuple(sorted(touched)))
+
+
+def _sizes(agreements: Iterable[Agreement]) -> Iterable[DimLike]:
+    for a in agreements:
+        yield a.size
+        yield a.other
 
 
 def _numpy_dtype(fact: TensorFact) -> np.dtype[Any] | None:

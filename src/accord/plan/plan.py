@@ -18,6 +18,7 @@ from accord.backends.protocol import Kernel, NativeKernel
 from accord.ir.compute import compile_dims
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import Fact
+from accord.ir.infer import Agreement
 
 if TYPE_CHECKING:
     from accord.placement.placer import Placement
@@ -95,6 +96,7 @@ class Step:
         attributes: Attributes of control flow that the runtime needs.
         workspace: Slot of the scratch memory, or -1.
         frees: Late slots that nothing reads after this step.
+        agreements: What must hold of sizes before a native kernel may start.
     """
 
     placement: Placement
@@ -105,6 +107,7 @@ class Step:
     attributes: Mapping[str, Any] | None = None
     workspace: int = -1
     frees: tuple[int, ...] = ()
+    agreements: tuple[Agreement, ...] = ()
 
     @property
     def kernel(self) -> Kernel | None:
@@ -149,6 +152,27 @@ class Plan:
     def native_steps(self) -> tuple[int, ...]:
         """Native steps that are not late."""
         return tuple(i for i, s in enumerate(self.steps) if isinstance(s.kernel, NativeKernel) and not s.late)
+
+    @cached_property
+    def _agreements(self) -> dict[Agreement, Step]:
+        """What must hold of sizes that the input shapes tell, and a step that needs it."""
+        early: dict[Agreement, Step] = {}
+        for step in self.steps:
+            if not step.late:
+                early |= {a: step for a in step.agreements if a not in early}
+        return early
+
+    @cached_property
+    def _agreement_function(self) -> Callable[[Sequence[int]], tuple[int, ...]]:
+        return compile_dims([d for a in self._agreements for d in (a.size, a.other)], self.symbols)
+
+    def broken(self, values: Sequence[int]) -> tuple[Agreement, Step, int, int] | None:
+        """The first agreement that values of the symbols break, a step that needs it, and the two sizes."""
+        flat = self._agreement_function(values)
+        for (a, step), size, other in zip(self._agreements.items(), flat[::2], flat[1::2], strict=True):
+            if not a.holds(size, other):
+                return a, step, size, other
+        return None
 
     @cached_property
     def _size_function(self) -> tuple[Callable[[Sequence[int]], tuple[int, ...]], list[int], list[int]]:

@@ -19,7 +19,7 @@ from accord.ir import dims as D
 from accord.ir.facts import TensorFact
 from accord.plan.plan import Plan, Step, Storage
 from accord.runtime import control
-from accord.runtime.frame import Arena, Frame, order_for
+from accord.runtime.frame import Arena, Frame, disagreement, order_for
 from accord.runtime.growth import refuse_growth
 
 __all__ = ["Executor"]
@@ -302,6 +302,10 @@ class Executor:
     def _late_native(
         self, step: Step, kernel: NativeKernel, arguments: Sequence[Any], env: Mapping[str, int]
     ) -> list[Any]:
+        for a in step.agreements:
+            size, other = D.evaluate(a.size, env), D.evaluate(a.other, env)
+            if not a.holds(size, other):
+                raise disagreement(a, step, size, other)
         launches = kernel.launches([D.evaluate(d, env) for d in kernel.dims])
         outputs = []
         for o in step.outputs:

@@ -15,6 +15,7 @@ import numpy as np
 
 from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, ViewKernel
 from accord.errors import ExecutionError, InputError
+from accord.ir.infer import Agreement
 from accord.model.limits import physical_memory
 from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, align, arrange
 from accord.plan.plan import Plan, Step, Storage
@@ -87,6 +88,9 @@ class Frame:
     ) -> None:
         self.plan = plan
         self.key = key
+        broken = plan.broken(key)
+        if broken is not None:
+            raise disagreement(*broken)
         self.shapes, step_sizes = plan.sizes(key)
         nbytes = {
             i: _count(self.shapes[i]) * s.dtype.itemsize
@@ -260,6 +264,18 @@ class Frame:
             self.values[i] = None
 
 
+def disagreement(agreement: Agreement, step: Step, size: int, other: int) -> InputError:
+    """The error of a node two sizes of which do not fit each other."""
+    return InputError(
+        f"{agreement.what} do not fit each other",
+        node=step.placement.node,
+        op=step.placement.op,
+        expected=f"{agreement.size} = {size}" + (", or 1" if agreement.ones else ""),
+        found=f"{agreement.other} = {other}",
+        remedy="Give inputs of other sizes.",
+    )
+
+
 def _count(shape: Sequence[int]) -> int:
     n = 1
     for d in shape:
@@ -280,4 +296,4 @@ def order_for(plan: Plan) -> Callable[[Mapping[int, int]], ArenaOrder]:
     return order
 
 
-__all__ += ["align", "order_for"]
+__all__ += ["align", "disagreement", "order_for"]

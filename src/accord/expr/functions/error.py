@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from accord.expr.functions import tables
-from accord.expr.functions.common import exp_reduced, horner, in_f64, ldexp
+from accord.expr.functions.common import LN2, LOG2E, exp_reduced, horner, in_f64, ldexp, rint
 from accord.expr.lang import Expr, cast
 from accord.expr.primitives import abs_, copysign, fma, lt, max_, min_, select
 
@@ -16,8 +16,6 @@ _ERF_MIDDLE: Final = 2.4600000381469727
 _ERFC_END: Final = 27.3  # from here on erfc underflows in f64
 _ERFC_SCALE: Final = 3.75
 _GELU_END: Final = {"f32": 14.6, "f64": 38.6}  # from here on gelu of minus this underflows
-_GELU_SCALE: Final = 0.35
-_GELU_MIDDLE: Final = 0.5818330645561218
 
 
 def erf(x: Expr) -> Expr:
@@ -60,27 +58,27 @@ def _erfc_ratio(a: Expr) -> Expr:
 
 
 def _exp_of_square(a: Expr, factor: float) -> tuple[Expr, Expr]:
-    """P and n with exp(-factor * a**2) = (1 + p) * 2**n; what a**2 loses by rounding is put back."""
+    """Gives p and n with exp(-factor * a**2) = (1 + p) * 2**n, f64; what a**2 loses by rounding is put back."""
     square = a * a
     lost = fma(a, a, -square)
     n, r = exp_reduced(square, scale=-factor)
-    coefficients = (1.0, *tables.EXP["f64"]) if a.dtype == "f64" else tables.EXP_RATIO["f32"]
-    scaled = [c * (-factor) ** (k + 1) for k, c in enumerate(coefficients)]
     r = r + lost
-    return horner(r, scaled) * r, n
+    return horner(r, [c * (-factor) ** (k + 1) for k, c in enumerate((1.0, *tables.EXP["f64"]))]) * r, n
 
 
 def gelu_erf(x: Expr) -> Expr:
-    """X * Phi(x) with the normal distribution Phi: max(x, 0) - abs(x) erfc(abs(x) / sqrt(2)) / 2.
+    """The product of x and the normal distribution: max(x, 0) - abs(x) erfc(abs(x) / sqrt(2)) / 2.
 
-    f32: exp(-x**2 / 2) times a polynomial in u = 1 / (1 + k abs(x)), which makes it nearly constant.
+    f32 is computed in f64, but to f32's precision.
     """
-    a = min_(_GELU_END[x.dtype], abs_(x))
+    a = in_f64(min_(_GELU_END[x.dtype], abs_(x)))
     if x.dtype == "f64":
         q = _erfc_ratio(a * 0.5**0.5) * (a * 0.5)
-    else:
-        scaled = a / fma(a, _GELU_SCALE, 1.0)
-        w = fma(scaled, -_GELU_SCALE, 1.0 - _GELU_MIDDLE)
-        q = horner(w, tables.GELU["f32"]) * scaled
-    p, n = _exp_of_square(a, 0.5)
-    return max_(0.0, x) - ldexp(fma(q, p, q), n)
+        p, n = _exp_of_square(a, 0.5)
+        return max_(0.0, x) - ldexp(fma(q, p, q), n)
+    square = a * a  # exact
+    n = rint(square * (-0.5 * LOG2E))
+    r = fma(n, 2.0 * LN2["f64"][0], square)
+    p = horner(r, (1.0, *(c * (-0.5) ** (k + 1) for k, c in enumerate(tables.EXP_RATIO["f32"]))))
+    q = horner(a, tables.GELU["f64"]) * a / horner(a, tables.GELU_BELOW["f64"])
+    return max_(0.0, x) - cast(ldexp(p * q, n), "f32")

@@ -62,42 +62,54 @@ def expm1(x: Expr) -> Expr:
     return copysign(abs_(y + y), x)
 
 
-def _logistic_parts(n: Expr, r: Expr) -> tuple[Expr, Expr]:
-    """The parts of 1 / (1 + exp(-x)) = s / d, where x = n log(2) + r.
+def _logistic_parts(n: Expr, r: Expr) -> tuple[Expr, Expr, Expr]:
+    """The parts of 1 / (1 + exp(-x)) = s / (above + rest), where x = n log(2) + r.
 
-    s = 2**n is exact and d = s + exp(-r) is rounded once: the quotient has two roundings, where one of exp(x) and
-    exp(x) + 1 has three.
+    s = 2**n is exact, above = s + 1, and rest is exp(-r) - 1 and what that sum lost. Only the last sum rounds: the
+    quotient has two roundings, where one of exp(x) and exp(x) + 1 has three.
     """
-    ratio = tables.EXP_RATIO["f32"] if r.dtype == "f32" else (1.0, *tables.EXP["f64"])
     s = ldexp(1.0, n)
     above = s + 1.0
     lost = s - (above + -1.0)
-    rest = fma(r, horner(r, [-c * (-1.0) ** k for k, c in enumerate(ratio)]), lost)
-    return s, above + rest
+    return s, above, fma(r, _exp_ratio_of_minus(r), lost)
+
+
+def _exp_ratio_of_minus(r: Expr) -> Expr:
+    """(exp(-r) - 1) / r."""
+    ratio = tables.EXP_RATIO["f32"] if r.dtype == "f32" else (1.0, *tables.EXP["f64"])
+    return horner(r, [-c * (-1.0) ** k for k, c in enumerate(ratio)])
 
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + exp(-x)), accurate where it is small too."""
-    s, d = _logistic_parts(*exp_reduced(_clamped(x, _EXP_RANGE[x.dtype][0], _ONE_FROM[x.dtype])))
-    return s / d
+    n, r = exp_reduced(_clamped(x, _EXP_RANGE[x.dtype][0], _ONE_FROM[x.dtype]))
+    s, above, rest = _logistic_parts(n, r)
+    return s / (above + rest)
+
+
+#: Below these arguments the product of x and sigmoid(x) is 0; above the others its exponential would overflow.
+_GATE_RANGE = {"f32": (-120.0, 87.0), "f64": (-760.0, 700.0)}
 
 
 def silu(x: Expr) -> Expr:
     """The product of x and sigmoid(x); the power of two comes last, so that small results are not rounded twice."""
-    low, high = {"f32": (-120.0, 87.0), "f64": (-760.0, 700.0)}[x.dtype]
+    low, high = _GATE_RANGE[x.dtype]
     limited = max_(low, x)
     n, r = exp_reduced(min_(high, limited))
-    return ldexp(limited / _logistic_parts(n, r)[1], n)
+    _, above, rest = _logistic_parts(n, r)
+    return ldexp(limited / (above + rest), n)
 
 
 def mish(x: Expr) -> Expr:
-    """X * tanh(softplus(x)) = x w / (w + 2) with w = z (z + 2), z = exp(x)."""
-    low = {"f32": -120.0, "f64": -760.0}[x.dtype]
-    limited = max_(low, x)
-    p, n = _exp_parts(min_(_ONE_FROM[x.dtype], limited))
-    z = ldexp(p, n)
-    more = z + 2.0
-    return ldexp(limited * p * (more / fma(z, more, 2.0)), n)
+    """The product of x and tanh(softplus(x)).
+
+    With s = 2**n and e = exp(-r) the second factor is s / (s + e - s e / (s + 2 e)), which is summed up as for silu.
+    """
+    limited = max_(_GATE_RANGE[x.dtype][0], x)
+    n, r = exp_reduced(min_(_ONE_FROM[x.dtype], limited))
+    s, above, rest = _logistic_parts(n, r)
+    e = fma(r, _exp_ratio_of_minus(r), 1.0)
+    return ldexp(limited / (above + (rest - s * e / fma(e, 2.0, s))), n)
 
 
 def softplus(x: Expr) -> Expr:
@@ -164,5 +176,6 @@ def gelu_tanh(x: Expr) -> Expr:
     q_low = fma(square, b, _GELU_A[0] - q) + fma(square_low, b, fma(square, b_low, _GELU_A[1]))
     v = c * q
     v_low = fma(c, q, -v) + c * q_low
-    n, r = exp_reduced(min_({"f32": 87.0, "f64": 700.0}[x.dtype], v))
-    return ldexp(limited / _logistic_parts(n, r + v_low)[1], n)
+    n, r = exp_reduced(min_(_GATE_RANGE[x.dtype][1], v))
+    _, above, rest = _logistic_parts(n, r + v_low)
+    return ldexp(limited / (above + rest), n)

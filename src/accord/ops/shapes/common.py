@@ -251,7 +251,9 @@ def same_size(n: Inference, a: DimLike, b: DimLike, what: str, *, value: int | N
     if isinstance(a, int):
         if isinstance(b, int) and a != b:
             raise n.error(f"{what} differ", expected=a, found=b, value=value)
+        n.agree(a, b, what)
         return a
+    n.agree(a, b, what)
     return b if isinstance(b, int) else a
 
 

@@ -75,6 +75,7 @@ def gemm(n: Inference) -> list[Fact]:
         for d, s in zip(reversed(shape), reversed(c), strict=False):
             if isinstance(d, int) and isinstance(s, int) and s not in (1, d):
                 raise n.error("C does not broadcast to the product", expected=f"1 or {d}", found=s, value=2)
+            n.agree(d, s, "sizes of the product and C", ones=True)
     return [TensorFact(dtype, shape)]
 
 
@@ -112,6 +113,8 @@ def _check_channels(n: Inference, x: Shape | None, w: Shape | None, group: int) 
         raise n.error(
             "numbers of channels differ", expected=f"{depth} * group {group} = {depth * group}", found=x[1], value=0
         )
+    if x is not None:
+        n.agree(depth * group, x[1], "numbers of channels")
 
 
 def _check_bias(n: Inference, index: int, filters: DimLike | None) -> None:

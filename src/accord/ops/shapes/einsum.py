@@ -59,6 +59,7 @@ def _labels(n: Inference, term: str, equation: str) -> list[str]:
 def _bind(n: Inference, terms: Sequence[Sequence[str]]) -> tuple[dict[str, DimLike], Shape | None]:
     """Sizes by label, and the shape that the ellipses broadcast to (None if a rank is unknown)."""
     sizes: dict[str, DimLike] = {}
+    labelled: list[tuple[str, DimLike]] = []
     ellipses: list[Shape | None] = []
     for i, term in enumerate(terms):
         shape = n.tensor(i).shape
@@ -87,4 +88,7 @@ def _bind(n: Inference, terms: Sequence[Sequence[str]]) -> tuple[dict[str, DimLi
             if isinstance(old, int) and isinstance(d, int) and old != d and 1 not in (old, d):
                 raise n.error(f"sizes of label {label} differ", expected=old, found=d, value=i)
             sizes[label] = D.broadcast(old, d)
+            labelled.append((label, d))
+    for label, d in labelled:
+        n.agree(sizes[label], d, f"sizes of label {label}", ones=True)
     return sizes, n.broadcast(*ellipses)

@@ -298,6 +298,7 @@ def prelu(n: Inference) -> list[Fact]:
         for d, s in zip(reversed(x.shape), reversed(slope.shape), strict=False):
             if isinstance(d, int) and isinstance(s, int) and s not in (1, d):
                 raise n.error("slope does not broadcast to the input", expected=f"1 or {d}", found=s, value=1)
+            n.agree(d, s, "sizes of input and slope", ones=True)
     return [TensorFact(dtype, x.shape)]
 
 
@@ -312,6 +313,8 @@ def swiglu(n: Inference) -> list[Fact]:
         x == y for x, y in zip(a, b, strict=True) if isinstance(x, int) and isinstance(y, int)
     )
     n.require(equal, "inputs must have one shape", expected=list(a), found=list(b), value=1)
+    for x, y in zip(a, b, strict=True):
+        n.agree(x, y, "sizes of the inputs")
     return [TensorFact(dtype, tuple(y if isinstance(y, int) else x for x, y in zip(a, b, strict=True)))]
 
 

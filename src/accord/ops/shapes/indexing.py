@@ -303,7 +303,9 @@ def det(n: Inference) -> list[Fact]:
 def _divided(n: Inference, size: DimLike, by: int, axis: str) -> DimLike:
     if isinstance(size, int) and size % by:
         raise n.error(f"{axis} is not a multiple", expected=f"a multiple of {by}", found=size, value=0)
-    return D.floordiv(size, by)
+    whole = D.floordiv(size, by)
+    n.agree(whole * by, size, f"{axis} and its whole blocks of {by}")
+    return whole
 
 
 @operator("DepthToSpace", required=("blocksize",))

@@ -333,6 +333,8 @@ def split(n: Inference) -> list[Fact]:
         sizes = n.fresh_shape(count) if n.has(1) else _equal_parts(n, size, count)
     elif D.is_known(sizes) and isinstance(size, int) and sum(sizes) != size:
         raise n.error("the parts do not add up", expected=f"{size} on axis {axis}", found=list(sizes))
+    else:
+        n.agree(size, sum(sizes, start=0), "sizes of the axis and of all parts")
     items = elements(x) if len(x.shape) == 1 else None
     if items is not None and D.is_known(sizes):
         out: list[Fact] = []

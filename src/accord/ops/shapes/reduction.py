@@ -223,6 +223,8 @@ def _require_broadcast(n: Inference, shape: Shape, index: int) -> None:
         if isinstance(d, int) and isinstance(o, int)
     )
     n.require(ok, "input does not broadcast to the data", expected=f"to {list(shape)}", found=list(other), value=index)
+    for d, o in zip(reversed(shape), reversed(other), strict=False):
+        n.agree(d, o, "sizes of the data and what is broadcast to them", ones=True)
 
 
 @operator("LRN", required=("size",))
