@@ -70,6 +70,19 @@ def test_view_that_would_reach_past_its_memory(reference):
             made(np.ones((2, columns), np.float32))
 
 
+def test_size_divided_by_zero():
+    nodes = [
+        node("Shape", ["x"], ["n"], start=0, end=1),
+        node("Shape", ["x"], ["m"], start=1, end=2),
+        node("Div", ["n", "m"], ["q"]),
+        node("ConstantOfShape", ["q"], ["y"]),
+    ]
+    made = compiled(model(nodes, [value("x", ["n", "m"])], [value("y", None)]))
+    assert made(np.ones((4, 2), np.float32))[0].shape == (2,)
+    with pytest.raises(InputError, match="divided by another one that is zero"):
+        made(np.ones((4, 0), np.float32))
+
+
 def test_empty_output_with_a_size_that_numpy_cannot_count():
     made = compiled(
         model([node("Reshape", ["x", "s"], ["y"], allowzero=1)], [value("x", [0])], [value("y", None)],

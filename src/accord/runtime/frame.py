@@ -88,10 +88,16 @@ class Frame:
     ) -> None:
         self.plan = plan
         self.key = key
-        broken = plan.broken(key)
-        if broken is not None:
-            raise disagreement(*broken)
-        self.shapes, step_sizes = plan.sizes(key)
+        try:
+            broken = plan.broken(key)
+            if broken is not None:
+                raise disagreement(*broken)
+            self.shapes, step_sizes = plan.sizes(key)
+        except ZeroDivisionError as error:
+            raise InputError(
+                f"a size is divided by another one that is zero for these inputs{self._symbols()}",
+                remedy="Give inputs without empty axes.",
+            ) from error
         nbytes = {
             i: _count(self.shapes[i]) * s.dtype.itemsize
             for i in plan.static_slots
@@ -131,14 +137,18 @@ class Frame:
                 raise self._size_error(i, "the shape does not hold all elements", whole, None)
 
     def _size_error(self, slot: int, message: str, expected: str, remedy: str | None) -> InputError:
-        symbols = ", ".join(f"{s} = {v}" for s, v in zip(self.plan.symbols, self.key, strict=True))
         return InputError(
-            f"{message} for these inputs{f' ({symbols})' if symbols else ''}",
+            f"{message} for these inputs{self._symbols()}",
             value=self.plan.slots[slot].name,
             expected=expected,
             found=f"[{', '.join(map(str, self.plan.slots[slot].shape or ()))}] = {list(self.shapes[slot])}",
             remedy=remedy or "Check the sizes of the inputs.",
         )
+
+    def _symbols(self) -> str:
+        """The sizes that the inputs have, for messages."""
+        symbols = ", ".join(f"{s} = {v}" for s, v in zip(self.plan.symbols, self.key, strict=True))
+        return f" ({symbols})" if symbols else ""
 
     def _refuse_too_large(self, nbytes: Mapping[int, int]) -> None:
         """What no machine of this size can hold; asking for it could end the process instead of raising an error."""

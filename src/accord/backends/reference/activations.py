@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.reference.elementwise import erf
+from accord.backends.reference.elementwise import erfc
 from accord.backends.reference.reduction import log_softmax_of, softmax_of
 from accord.backends.reference.registry import Array, OpNode, implements
 from accord.backends.reference.tensors import normal_axis, require, widen
@@ -27,9 +27,10 @@ def _softplus(x: Array) -> Array:
 
 
 def _gelu(op: OpNode, x: Array) -> Array:
+    # Of a negative argument, 1 + tanh and 1 + erf cancel; these are equal to them and do not.
     if op["approximate"] == "tanh":
-        return np.asarray(0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))))
-    return np.asarray(0.5 * x * (1 + erf(x / np.sqrt(2))))
+        return np.asarray(x * sigmoid(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return np.asarray(0.5 * x * erfc(-x / np.sqrt(2)))
 
 
 def _selu(op: OpNode, x: Array) -> Array:

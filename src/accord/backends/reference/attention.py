@@ -48,7 +48,7 @@ def _bias(op: OpNode, q_length: int, k_length: int, mask: Array | None, offset: 
         return np.where(seen, 0.0, -np.inf)
     missing = k_length - mask.shape[-1]
     require(missing >= 0, f"a mask for {mask.shape[-1]} keys where there are {k_length}")
-    values = np.where(mask, 0.0, -np.inf) if mask.dtype == bool else to_accumulator(mask)
+    values = np.where(mask, 0.0, -np.inf) if mask.dtype == bool else mask.astype(np.float64)
     values = np.pad(values, [(0, 0)] * (mask.ndim - 1) + [(0, missing)], constant_values=-np.inf)
     return np.where(seen, values, -np.inf)
 

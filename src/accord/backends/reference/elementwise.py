@@ -12,13 +12,22 @@ import numpy as np
 from accord.backends.reference.registry import Array, OpNode, implements
 from accord.backends.reference.tensors import is_float, normal_axis, require, scalar, to_accumulator, widen
 
-__all__ = ["align", "erf", "truncated_quotient"]
+__all__ = ["align", "erf", "erfc", "truncated_quotient"]
+
+
+def _by_element(function: Callable[[float], float], x: Array) -> Array:
+    flat = np.asarray(x, dtype=np.float64).reshape(-1)
+    return np.fromiter(map(function, flat.tolist()), dtype=np.float64, count=flat.size).reshape(x.shape)
 
 
 def erf(x: Array) -> Array:
     """Error function of an array, in float64: the C library's, so right to the last bit or so."""
-    flat = np.asarray(x, dtype=np.float64).reshape(-1)
-    return np.fromiter(map(math.erf, flat.tolist()), dtype=np.float64, count=flat.size).reshape(x.shape)
+    return _by_element(math.erf, x)
+
+
+def erfc(x: Array) -> Array:
+    """One minus the error function, in float64, without cancellation."""
+    return _by_element(math.erfc, x)
 
 
 #: Exact, or rounded correctly by NumPy in the element's own type.

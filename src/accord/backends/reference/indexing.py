@@ -127,7 +127,9 @@ def one_hot(op: OpNode, indices: Array, depth: Array, values: Array) -> Array:
     classes = int(scalar(depth))
     require_room((indices.size, classes))
     off, on = values[0], values[1]
-    chosen = indices.astype(np.int64) if indices.dtype.kind == "f" else indices
+    # Wide enough for the depth; indices too large for int64 are out of range as well.
+    chosen = np.minimum(indices, np.iinfo(np.int64).max) if indices.dtype == np.uint64 else indices
+    chosen = chosen.astype(np.int64)
     chosen = np.expand_dims(np.where(chosen < 0, chosen + classes, chosen), axis)
     places = np.arange(classes).reshape([-1 if a == axis else 1 for a in range(indices.ndim + 1)])
     result = np.full(np.broadcast_shapes(chosen.shape, places.shape), off, dtype=values.dtype)

@@ -17,6 +17,7 @@ from accord.backends.reference.tensors import (
     integer_range,
     is_float,
     is_integer,
+    narrow,
     normal_axis,
     numpy_dtype,
     require,
@@ -67,7 +68,7 @@ def _to_float8(x: Array, dtype: DType, saturate: bool) -> Array:
         # NaN passes through the limits unchanged; infinities become the largest finite value.
         largest = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
         x = np.clip(x, -largest, largest)
-    return x.astype(dtype)
+    return narrow(x, dtype)
 
 
 def _to_integer(x: Array, dtype: DType) -> Array:
@@ -121,7 +122,7 @@ def cast_values(x: Array, dtype: DType, saturate: bool = True, round_mode: str =
         return _to_e8m0(wide, saturate, round_mode)
     if dtype in _FLOAT8:
         return _to_float8(wide.astype(np.float64) if wide.dtype.kind != "f" else wide, dtype, saturate)
-    return _to_integer(wide, dtype) if is_integer(dtype) else wide.astype(dtype)
+    return _to_integer(wide, dtype) if is_integer(dtype) else narrow(wide, dtype)
 
 
 @implements("Cast")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from accord.backends.reference.quantization import quantize_values
 from accord.backends.reference.registry import Array, OpNode, implements
 from accord.backends.reference.sampling import cubic_weights
-from accord.backends.reference.tensors import integers, is_integer, normal_axes, require, require_room, widen
+from accord.backends.reference.tensors import integers, is_integer, normal_axes, require, require_room, to_double, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _resize_axis(op: OpNode, x: Array, axis: _Axis) -> Array:
     if op["mode"] == "nearest":
         result = np.take(x, inside[:, 0], axis=axis.axis)
     else:
-        result = np.zeros(shape, dtype=np.float64)
+        result = np.zeros(shape, dtype=x.dtype)
         for tap in range(index.shape[1]):
             factor = weight[:, tap].reshape(-1, *trailing)
             # A neighbour of weight zero must not turn the sum into NaN by being infinite.
@@ -136,7 +136,7 @@ def _resize_axis(op: OpNode, x: Array, axis: _Axis) -> Array:
 def _resize(op: OpNode, x: Array, axes: list[_Axis]) -> Array:
     require(all(a.scale > 0 or a.target == 0 for a in axes), "a scale is not positive")
     crops = op["coordinate_transformation_mode"] == "tf_crop_and_resize"
-    result = x if op["mode"] == "nearest" else widen(x).astype(np.float64)
+    result = x if op["mode"] == "nearest" else to_double(x)
     for axis in axes:
         if axis.target == 0 or axis.source == 0:
             require(axis.target == 0, "an empty axis cannot be enlarged")
@@ -206,4 +206,6 @@ def upsample(op: OpNode, x: Array, scales: Array | None = None) -> Array:
     """Resize as Upsample and version 10 of Resize do: target positions divided by the scale, nearest downwards."""
     given = op["scales"] if op["scales"] is not None else [1.0, 1.0, op["height_scale"], op["width_scale"]]
     factors = widen(scales) if scales is not None else np.array(given, dtype=np.float32)
+    if op["mode"] == "bilinear":  # what version 1 calls it
+        op = replace(op, attributes={**op.attributes, "mode": "linear"})
     return _resize(op, x, _from_scales(x, tuple(range(x.ndim)), factors, [(0.0, 1.0)] * x.ndim))

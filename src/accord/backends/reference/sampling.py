@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import integers, is_integer, require, require_room, widen
+from accord.backends.reference.tensors import integers, is_integer, require, require_room, to_double, widen
 
 __all__ = ["cubic_weights", "linear_sample"]
 
@@ -83,8 +83,8 @@ def _sample(
         index, weight = _taps(position, mode)
         valid, counts = place(index.astype(np.int64), images.shape[2 + axis])
         axes.append((valid, weight if counts is None else weight * counts))
-    channels_last = np.moveaxis(images, 1, -1).astype(np.float64)
-    total = np.zeros((*points.shape[:2], images.shape[1]))
+    channels_last = to_double(np.moveaxis(images, 1, -1))
+    total = np.zeros((*points.shape[:2], images.shape[1]), dtype=channels_last.dtype)
     for taps in itertools.product(*(range(index.shape[-1]) for index, _ in axes)):
         weight = np.ones(points.shape[:2])
         where = []
@@ -137,7 +137,7 @@ def grid_sample(op: OpNode, x: Array, grid: Array) -> Array:
     output = (*x.shape[:2], *grid.shape[1:-1])
     if not x.size or not grid.size:
         return np.zeros(output, dtype=x.dtype)
-    sampled = _sample(widen(x), points.reshape(len(x), -1, rank), _MODES[op["mode"]], places[op["padding_mode"]])
+    sampled = _sample(x, points.reshape(len(x), -1, rank), _MODES[op["mode"]], places[op["padding_mode"]])
     values = np.trunc(sampled) if is_integer(x.dtype) else sampled
     return values.reshape(output).astype(x.dtype)
 

@@ -111,6 +111,35 @@ def to_accumulator(x: Array) -> Array:
     return x.astype(accumulator(x.dtype)) if x.dtype not in LOW_BIT_INTEGERS else x.astype(np.int32)
 
 
+def to_double(x: Array) -> Array:
+    """Return the array in double precision: complex128 for complex numbers, float64 for all others."""
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def narrow(x: Array, dtype: DType) -> Array:
+    """Convert numbers to a floating-point type with one rounding, to nearest and of ties to even.
+
+    ml_dtypes converts float64 and integers by way of float32, which rounds twice: a number just above the middle of
+    two bfloat16 becomes the middle itself, then the lower of the two. Rounded to odd on the way instead, it is on
+    the right side of every middle (Boldo and Melquiond, "When double rounding is odd", 2005).
+
+    Args:
+        x: Array of integers or floats.
+        dtype: A floating-point dtype.
+
+    Returns:
+        An array of that dtype.
+    """
+    if dtype not in EXTENSION_FLOATS or x.dtype.itemsize < 4 or x.dtype == np.float32:
+        return x.astype(dtype)
+    wide = x.astype(np.float64)
+    near = wide.astype(np.float32)
+    even = (near.view(np.uint32) & 1) == 0
+    inexact = np.isfinite(wide) & (near != wide)
+    other = np.nextafter(near, np.where(near < wide, np.float32(np.inf), np.float32(-np.inf)))
+    return np.where(inexact & even, other, near).astype(dtype)
+
+
 def require(condition: bool, message: str) -> None:
     """Raise ValueError with the message unless the condition holds."""
     if not condition:
