@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from models_harness import ALL, content, make_feed, marked, peer
 import accord
 
 THREADS = 8
+WARM_UP = 10
 #: For what the allocator of each thread keeps; 8,000 runs that lose two kilobytes each lose as much.
 ALLOWED_GROWTH = 16 << 20
 
@@ -39,24 +39,14 @@ def test_threads_share_a_session(name, runs):
     # inputs of every thread differ, and so do the shapes of neighbouring threads
     feeds = [make_feed(entry, i % len(entry.shapes), seed=i) for i in range(THREADS)]
     wanted = [theirs(feed) for feed in feeds]
-    warm = threading.Barrier(THREADS + 1)
-    measured = threading.Barrier(THREADS + 1)
 
-    def work(i: int) -> None:
-        for k in range(runs + 10):
-            if k == 10:
-                warm.wait(600)
-                measured.wait(600)
+    def work(i: int, count: int) -> None:
+        for _ in range(count):
             for got, want in zip(session.run(None, feeds[i]), wanted[i], strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        futures = [pool.submit(work, i) for i in range(THREADS)]
-        for future in futures:
-            future.add_done_callback(lambda f: (warm.abort(), measured.abort()) if f.exception() else None)
-        warm.wait(600)
+        list(pool.map(work, range(THREADS), [WARM_UP] * THREADS))
         before = resident()
-        measured.wait(600)
-        for future in futures:
-            future.result()
-    assert resident() - before < ALLOWED_GROWTH
+        list(pool.map(work, range(THREADS), [runs] * THREADS))
+        assert resident() - before < ALLOWED_GROWTH

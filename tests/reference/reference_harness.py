@@ -61,23 +61,52 @@ def model_of(
 
 
 def onnxruntime_outputs(
-    op: str, inputs: Sequence[Any], outputs: int = 1, *, opset: int = 21, **attributes: Any
-) -> list[Any] | None:
-    """What ONNX Runtime gives for one node without optimisation, or None where it refuses."""
+    op: str, inputs: Sequence[Any], outputs: int = 1, *, opset: int = 21, domain: str = "", **attributes: Any
+) -> list[Any]:
+    """What ONNX Runtime gives for one node without optimisation; its error where it refuses."""
     import onnxruntime
 
-    node = node_of(op, inputs, outputs, **attributes)
-    feeds = {f"i{k}": value for k, value in enumerate(inputs) if value is not None}
+    node = node_of(op, inputs, outputs, domain=domain, **attributes)
+    feeds = {f"i{k}": np.asarray(value) for k, value in enumerate(inputs) if value is not None}
     model = model_of([node], feeds, list(node.output), opset=opset)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return list(session.run(None, feeds))
-    except Exception:  # noqa: BLE001  a class of its own for every status
-        return None
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def assert_agrees(
+    op: str,
+    inputs: Sequence[Any],
+    outputs: int = 1,
+    *,
+    opset: int = 21,
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+    steps: int = 0,
+    **attributes: Any,
+) -> None:
+    """The reference gives what ONNX Runtime gives; integers may be off by ``steps``."""
+    want = onnxruntime_outputs(op, inputs, outputs, opset=opset, **attributes)
+    have = run(op, inputs, outputs, opset=opset, **attributes)
+    for left, right in zip([have] if outputs == 1 else have, want, strict=True):
+        assert left.dtype == right.dtype
+        assert left.shape == right.shape
+        exact = left.dtype.kind != "f"
+        np.testing.assert_allclose(
+            left.astype(np.float64),
+            right.astype(np.float64),
+            rtol=0 if exact else rtol,
+            atol=steps if exact else atol,
+        )
+
+
+def normal(seed: int, *shapes: Sequence[int]) -> list[Any]:
+    """Normally distributed float32 tensors."""
+    rng = np.random.default_rng(seed)
+    return [np.asarray(rng.standard_normal(tuple(shape)), dtype=np.float32) for shape in shapes]
 
 
 def assert_close(actual: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:

@@ -78,7 +78,9 @@ def load_model(
     else:
         data = _bytes(source, limits)
     try:
-        return _from_proto(_parse(data, name, limits), ExternalFiles(base_dir), limits)
+        proto = _parse(data, name, limits)
+        del data  # the message has its own copy, and the tensors will have theirs
+        return _from_proto(proto, ExternalFiles(base_dir), limits)
     except AccordError as error:
         _add_name(error, name)
         raise

@@ -14,7 +14,13 @@ def _split_heads(x: Array, heads: int) -> Array:
     """(batch, length, heads * size) to (batch, heads, length, size)."""
     require(heads is not None and heads > 0, "the number of heads is needed for inputs of rank 3")
     require(x.shape[2] % heads == 0, f"{x.shape[2]} features do not split into {heads} heads")
-    return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+    return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
+
+
+def _join_heads(x: Array) -> Array:
+    """(batch, heads, length, size) to (batch, length, heads * size)."""
+    batch, heads, length, size = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)
 
 
 def _bias(op: OpNode, q_length: int, k_length: int, mask: Array | None, offset: Array, valid: Array | None) -> Array:
@@ -99,7 +105,7 @@ def attention(
     )
     y = np.matmul(probabilities, values)
     if packed:
-        y = y.transpose(0, 2, 1, 3).reshape(*q.shape[:2], -1)
+        y = _join_heads(y)
     shown = {0: shown, 1: capped, 2: biased, 3: probabilities}[op["qk_matmul_output_mode"]]
     return y.astype(q.dtype), present_key, present_value, shown.astype(q.dtype)
 
@@ -196,5 +202,4 @@ def linear_attention(
         state = state + k[:, :, t][..., np.newaxis] * written[..., np.newaxis, :]
         read = np.repeat(state, q_heads // kv_heads, axis=1)
         outputs[:, :, t] = scale * np.einsum("bhk,bhkv->bhv", q[:, :, t], read)
-    packed = outputs.transpose(0, 2, 1, 3).reshape(batch, steps, -1)
-    return packed.astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)
+    return _join_heads(outputs).astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)

@@ -194,7 +194,7 @@ class FlexAttention:
         if self._score is not None:
             scores = _modified(self._score.run([scores], captured), scores, "score_mod")
         wide = widen(scores)
-        weights = np.exp(wide - wide.max(axis=-1, keepdims=True))
+        weights = np.exp(wide - wide.max(axis=-1, keepdims=True, initial=-np.inf))
         probabilities = (weights / weights.sum(axis=-1, keepdims=True)).astype(compute)
         if self._prob is not None:
             probabilities = _modified(self._prob.run([probabilities], captured), probabilities, "prob_mod")

@@ -86,7 +86,8 @@ def group_normalization(op: OpNode, x: Array, scale: Array, bias: Array) -> Arra
     """Normalise groups of channels of each instance; version 18 scales by group, later ones by channel."""
     groups = op["num_groups"]
     require(groups > 0 and x.shape[1] % groups == 0, f"{x.shape[1]} channels in {groups} groups")
-    values = widen(x).astype(np.float64).reshape(x.shape[0], groups, -1)
+    size = math.prod(x.shape[1:]) // groups
+    values = widen(x).astype(np.float64).reshape(x.shape[0], groups, size)
     mean, variance = _moments(values, (2,))
     normal = ((values - mean) / np.sqrt(variance + op["epsilon"])).reshape(x.shape)
     if op.version < 21:

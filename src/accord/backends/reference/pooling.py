@@ -131,7 +131,8 @@ def global_average_pool(_op: OpNode, x: Array) -> Array:
 @implements("GlobalMaxPool")
 def global_max_pool(_op: OpNode, x: Array) -> Array:
     """Largest element of each channel."""
-    return np.asarray(widen(x).max(axis=tuple(range(2, x.ndim)), keepdims=True)).astype(x.dtype)
+    axes = tuple(range(2, x.ndim))
+    return np.asarray(widen(x).max(axis=axes, keepdims=True, initial=lowest(x.dtype))).astype(x.dtype)
 
 
 @implements("MaxUnpool")
