@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from cli_harness import call, data
 
-from accord.cli.conformance import _compare_distributions
 from accord.cli.suites import load_suite
 
 
@@ -60,14 +58,3 @@ def test_every_case_of_the_small_suites_has_data() -> None:
             for inputs, outputs in case.data(model):
                 assert len(inputs) <= len(model.graph.input)
                 assert len(outputs) == len(model.graph.output)
-
-
-def test_distributions() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.random(2000), rng.random(2000)
-    _compare_distributions([a, np.zeros((0, 2))], [b, np.zeros((0, 2))])
-    for wrong in (b + 0.2, b.astype(np.float32), b[:-1]):
-        with pytest.raises(AssertionError):
-            _compare_distributions([a], [wrong])
-    with pytest.raises(AssertionError):
-        _compare_distributions([a], [])

@@ -80,12 +80,8 @@ def test_order(shape: list[int], data: st.DataObject, dtype: Any, seed: int) -> 
     x = np.random.default_rng(seed).integers(-2, 3, shape).astype(dtype)  # many are equal
     k = np.array([data.draw(st.integers(0, shape[axis]))])
     assert_agrees("TopK", [x, k], 2, opset=11, axis=axis, largest=data.draw(st.integers(0, 1)))
-    options = {
-        "axis": axis,
-        "keepdims": data.draw(st.integers(0, 1)),
-        "select_last_index": data.draw(st.integers(0, 1)),
-    }
-    assert_agrees(data.draw(st.sampled_from(["ArgMax", "ArgMin"])), [x], opset=13, **options)
+    options = {name: data.draw(st.integers(0, 1)) for name in ("keepdims", "select_last_index")}
+    assert_agrees(data.draw(st.sampled_from(["ArgMax", "ArgMin"])), [x], opset=13, axis=axis, **options)
 
 
 @_SETTINGS
@@ -114,7 +110,7 @@ def test_rearrangements(data: st.DataObject, seed: int) -> None:
     assert_agrees("Trilu", [x, np.array(integers(-4, 4))], opset=14, upper=integers(0, 1))
     assert_agrees("CenterCropPad", [x, np.array([integers(1, 6), integers(1, 6)])], opset=18)
     assert_agrees("OneHot", [ints - 2, np.array(3), np.array([2, 5], np.float32)], opset=11, axis=integers(-3, 2))
-    assert_agrees("Split", [x], integers(1, 2), opset=18, axis=1, num_outputs=None)
+    assert_agrees("Split", [x], 2, opset=18, axis=integers(-1, 1), num_outputs=2)
 
 
 @_SETTINGS
@@ -125,13 +121,10 @@ def test_non_maximum_suppression(data: st.DataObject, seed: int) -> None:
     low = rng.integers(0, 8, (1, count, 2))
     boxes = np.concatenate([low, low + rng.integers(1, 6, (1, count, 2))], axis=-1).astype(np.float32)
     scores = rng.random((1, 2, count)).astype(np.float32)
-    limits = [
-        np.array([data.draw(st.integers(0, 5))]),
-        np.array([data.draw(st.sampled_from([0, 0.3, 0.7]))], np.float32),
-    ]
+    most, overlap = data.draw(st.integers(0, 5)), data.draw(st.sampled_from([0, 0.3, 0.7]))
     least = data.draw(st.sampled_from([None, np.array([0.4], np.float32)]))
-    center = data.draw(st.integers(0, 1))
-    assert_agrees("NonMaxSuppression", [boxes, scores, *limits, least], opset=11, center_point_box=center)
+    inputs = [boxes, scores, np.array([most]), np.array([overlap], np.float32), least]
+    assert_agrees("NonMaxSuppression", inputs, opset=11, center_point_box=data.draw(st.integers(0, 1)))
 
 
 # --- by NumPy ------------------------------------------------------------------------------------------------
@@ -193,6 +186,7 @@ def test_shifts_by_the_width_or_backwards() -> None:
 
 _EMPTY = np.zeros((0, 3), np.float32)
 _NO_PLACES = np.zeros((0,), np.int64)
+_ONES = np.ones(8, np.float32)
 
 
 @pytest.mark.parametrize(
@@ -236,12 +230,10 @@ _NO_PLACES = np.zeros((0,), np.int64)
         ("Resize", [np.zeros((0, 1, 4), np.float32), None, np.array([1, 1, 2], np.float32)], {}, [(0, 1, 8)]),
         ("OneHot", [_NO_PLACES, np.array(4), np.array([0.0, 1.0])], {}, [(0, 4)]),
         ("Einsum", [_EMPTY], {"equation": "ij->j"}, [(3,)]),
-        (
-            "LSTM",
-            [np.zeros((0, 2, 3), np.float32), *normal(0, (1, 8, 3), (1, 8, 2))],
-            {"hidden_size": 2},
-            [(0, 1, 2, 2)],
-        ),
+        ("LSTM", [np.zeros((0, 2, 3), np.float32), *normal(0, (1, 8, 3), (1, 8, 2))], {}, [(0, 1, 2, 2)]),
+        ("GroupNormalization", [np.zeros((0, 8, 3), np.float32), _ONES, _ONES], {"num_groups": 2}, [(0, 8, 3)]),
+        ("GlobalMaxPool", [np.zeros((2, 3, 0), np.float32)], {}, [(2, 3, 1)]),
+        ("DeformConv", [np.zeros((0, 1, 3), np.float32), *normal(0, (1, 1, 2), (0, 2, 2))], {}, [(0, 1, 2)]),
         ("QuantizeLinear", [_EMPTY, np.array(0.5, np.float32)], {}, [(0, 3)]),
         ("Range", [np.array(3), np.array(3), np.array(1)], {}, [(0,)]),
     ],

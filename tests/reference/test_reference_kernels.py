@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from reference_harness import assert_close, node_of, run
 
 from accord.backends.reference import kernels, registry
-from accord.backends.reference.compare import assert_outputs_match
+from accord.backends.reference.compare import assert_outputs_match, assert_same_distribution, judge
 from accord.backends.reference.control import CONTROL
 from accord.backends.reference.kernels import ReferenceKernel
 from accord.backends.reference.registry import OpNode, implements, registered
@@ -237,6 +237,21 @@ def test_comparison_of_outputs() -> None:
     assert_outputs_match([np.array([1.0], ml_dtypes.bfloat16)], [np.array([1.0078], ml_dtypes.bfloat16)])
     with pytest.raises(AssertionError, match="2 outputs"):
         assert_outputs_match([a], [a, a])
+
+
+def test_comparison_of_distributions() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.random(2000), rng.random(2000)
+    assert_same_distribution([a, np.zeros((0, 2))], [b, np.zeros((0, 2))])
+    for wrong in (b + 0.2, b.astype(np.float32), b[:-1]):
+        with pytest.raises(AssertionError):
+            assert_same_distribution([a], [wrong])
+    with pytest.raises(AssertionError):
+        assert_same_distribution([a], [])
+    assert judge([a], [b], 1e-3, 1e-7, random=True)
+    assert not judge([a], [a], 1e-3, 1e-7, random=True)
+    with pytest.raises(AssertionError):
+        judge([a], [b], 1e-3, 1e-7, random=False)
 
 
 def test_registry_keeps_the_table_ordered() -> None:

@@ -33,9 +33,6 @@ __all__ = ["command"]
 _SUITES = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 #: Everything but the large networks.
 _DEFAULT = _SUITES[:-1]
-#: Two samples of one distribution differ more than this, times sqrt(2 / n), once in 10,000 comparisons.
-#: (Kolmogorov and Smirnov's two-sample statistic; sqrt(-ln(p / 2) / 2) for p = 1e-4.)
-_KS_LIMIT = 2.225
 
 
 @click.command(
@@ -116,6 +113,7 @@ def _totals(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _run(case: Case, choices: Choices) -> dict[str, Any]:
     """Run all data of one case."""
+    from accord.backends.reference.compare import judge
     from accord.cli.placed import backend_counts
     from accord.cli.suites import is_random
     from accord.onnx_backend import AccordRep
@@ -129,48 +127,8 @@ def _run(case: Case, choices: Choices) -> dict[str, Any]:
         result["steps"] = backend_counts(compiled.compiled.plan)
         for inputs, expected in case.data(proto):
             actual = list(AccordRep(compiled).run(inputs))
-            result["random"] |= _compare(expected, actual, case, random=is_random(proto))
+            result["random"] |= judge(expected, actual, case.rtol, case.atol, random=is_random(proto))
     except Exception as error:  # noqa: BLE001  whatever a case raises is its result
         result["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
     result["seconds"] = time.perf_counter() - began
     return result
-
-
-def _compare(expected: Sequence[Any], actual: Sequence[Any], case: Case, *, random: bool) -> bool:
-    """Compare by value, else by distribution where that is allowed; True if it was needed.
-
-    Raises:
-        AssertionError: they differ.
-    """
-    from accord.backends.reference.compare import assert_outputs_match
-
-    try:
-        assert_outputs_match(expected, actual, rtol=case.rtol, atol=case.atol)
-    except AssertionError:
-        if not random:
-            raise
-        _compare_distributions(expected, actual)
-        return True
-    return False
-
-
-def _compare_distributions(expected: Sequence[Any], actual: Sequence[Any]) -> None:
-    import numpy as np
-
-    if len(expected) != len(actual):
-        raise AssertionError(f"{len(actual)} outputs where {len(expected)} are expected")
-    for i, (want, have) in enumerate(zip(expected, actual, strict=True)):
-        left, right = np.asarray(want), np.asarray(have)
-        if (left.shape, left.dtype) != (right.shape, right.dtype):
-            raise AssertionError(
-                f"output {i}: {left.dtype}{list(left.shape)} is expected, found {right.dtype}{list(right.shape)}"
-            )
-        if not left.size:
-            continue
-        a, b = np.sort(left, axis=None).astype(np.float64), np.sort(right, axis=None).astype(np.float64)
-        points = np.union1d(a, b)
-        gap = np.abs(
-            np.searchsorted(a, points, side="right") / a.size - np.searchsorted(b, points, side="right") / b.size
-        ).max()
-        if gap > _KS_LIMIT * np.sqrt(2 / left.size):
-            raise AssertionError(f"output {i}: another distribution (the cumulative ones differ by {gap:.2f})")

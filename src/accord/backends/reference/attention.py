@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from accord.backends.reference.registry import Array, OpNode, implements
-from accord.backends.reference.tensors import numpy_dtype, require, to_accumulator, widen
+from accord.backends.reference.tensors import numpy_dtype, require, to_accumulator, to_double, widen
 
 
 def _split_heads(x: Array, heads: int) -> Array:
@@ -127,12 +127,12 @@ def rotary_embedding(
 
     Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021).
     """
-    wide = widen(x)
+    wide = to_double(x)
     heads = _split_heads(wide, op["num_heads"]) if x.ndim == 3 else wide
     require(heads.ndim == 4, f"the input has rank {x.ndim}, not 3 or 4")
     size = op["rotary_embedding_dim"] or heads.shape[3]
     require(size % 2 == 0 and size <= heads.shape[3], f"{size} features of {heads.shape[3]} cannot be rotated")
-    cos, sin = widen(cos_cache), widen(sin_cache)
+    cos, sin = to_double(cos_cache), to_double(sin_cache)
     if position_ids is not None:
         require(
             bool(((position_ids >= 0) & (position_ids < len(cos))).all()),
@@ -153,7 +153,7 @@ def rotary_embedding(
         rotated = np.concatenate([real, imaginary], axis=-1)
     result = np.concatenate([rotated, rest], axis=-1)
     if x.ndim == 3:
-        result = result.transpose(0, 2, 1, 3).reshape(x.shape)
+        result = _join_heads(result)
     return result.astype(x.dtype)
 
 
@@ -202,4 +202,5 @@ def linear_attention(
         state = state + k[:, :, t][..., np.newaxis] * written[..., np.newaxis, :]
         read = np.repeat(state, q_heads // kv_heads, axis=1)
         outputs[:, :, t] = scale * np.einsum("bhk,bhkv->bhv", q[:, :, t], read)
-    return _join_heads(outputs).astype(query.dtype), state.astype(query.dtype if past_state is None else past_state.dtype)
+    kept = query.dtype if past_state is None else past_state.dtype
+    return _join_heads(outputs).astype(query.dtype), state.astype(kept)

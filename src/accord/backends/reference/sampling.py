@@ -137,7 +137,8 @@ def grid_sample(op: OpNode, x: Array, grid: Array) -> Array:
     output = (*x.shape[:2], *grid.shape[1:-1])
     if not x.size or not grid.size:
         return np.zeros(output, dtype=x.dtype)
-    sampled = _sample(x, points.reshape(len(x), math.prod(output[2:]), rank), _MODES[op["mode"]], places[op["padding_mode"]])
+    points = points.reshape(len(x), math.prod(output[2:]), rank)
+    sampled = _sample(x, points, _MODES[op["mode"]], places[op["padding_mode"]])
     values = np.trunc(sampled) if is_integer(x.dtype) else sampled
     return values.reshape(output).astype(x.dtype)
 
