@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from model_builders import FLOAT, branches, graph, model, tensor, value
 from onnx import TensorProto, helper
 
-from accord.errors import ModelTypeError
+from accord.errors import AccordError, ModelTypeError
 from accord.ir.facts import FactTable
 from accord.model.load import load_model
 from accord.model.operands import check_operands, declared_outputs
@@ -93,3 +94,24 @@ def test_right_types_pass():
     output = helper.make_tensor_sequence_value_info("y", FLOAT, None)
     compiled(model([node("SequenceMap", ["x"], ["y"], body=body)], [sequence], [output]))
     compiled(model([node("Where", ["c", "x", "x"], ["y"])], [value("c", dtype=BOOL), value("x")]))
+
+
+@pytest.mark.parametrize(("op", "given"), [("Add", ["x", ""]), ("Min", ["", "x"])])
+def test_input_that_a_functions_call_leaves_out(op, given):
+    inner = node(op, ["a", "b"], ["c"], name="inner")
+    function = helper.make_function("l", "F", ["a", "b"], ["c"], [inner], [helper.make_opsetid("", 20)])
+    source = model([node("F", given, ["y"], domain="l")], functions=[function], opsets={"": 20, "l": 1})
+    with pytest.raises(AccordError) as caught:
+        compiled(source)
+    assert caught.value.node is not None
+    assert "input" in str(caught.value)
+
+
+def test_attribute_that_a_functions_call_leaves_out():
+    inner = node("Concat", ["a", "a"], ["c"], name="inner")
+    inner.attribute.add(name="axis", ref_attr_name="k", type=onnx.AttributeProto.INT)
+    function = helper.make_function("l", "F", ["a"], ["c"], [inner], [helper.make_opsetid("", 20)], ["k"])
+    source = model([node("F", ["x"], ["y"], domain="l")], outputs=[value("y", None)], functions=[function],
+                   opsets={"": 20, "l": 1})  # fmt: skip
+    with pytest.raises(AccordError, match="axis"):
+        compiled(source)

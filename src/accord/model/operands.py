@@ -12,29 +12,36 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from accord.contract.registry import contract_for
-from accord.errors import ModelTypeError, UnknownOperatorError
+from accord.errors import GraphError, ModelTypeError, UnknownOperatorError
 from accord.ir.facts import Fact, FactTable, OptionalFact, SequenceFact, TensorFact, fact_of_type
 from accord.model.scopes import label_of, op_of, subgraphs
+from accord.model.versions import VERSIONED_DOMAINS
 
 __all__ = ["check_operands", "declared_outputs"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Port:
-    """An input as a contract states it: its name, type variable, accepted types, and whether all of it are one type."""
+    """An input as a contract states it: its name, type variable, accepted types, whether all of it are one type, and
+    whether it may be left out.
+    """
 
     name: str
     variable: str
     accepted: frozenset[str]
     homogeneous: bool
+    optional: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Ports:
-    """The inputs of an operator; the last one stands for all further ones where ``variadic``."""
+    """The inputs of an operator (the last one stands for all further ones where ``variadic``) and the attributes that
+    it needs.
+    """
 
     ports: tuple[_Port, ...]
     variadic: bool
+    attributes: tuple[str, ...]
 
 
 def declared_outputs(model: ir.Model) -> dict[str, ir.TypeProtocol]:
@@ -56,6 +63,7 @@ def check_operands(
     Raises:
         ModelTypeError: a type that the operator does not accept, two types where it wants one, or an output that is
             not what the file states.
+        GraphError: an input or attribute that a function's call left out is not optional.
     """
     _Checker(facts, opsets).graph(model.graph)
     for value in model.graph.outputs:
@@ -92,15 +100,20 @@ class _Checker:
     def _node(self, node: ir.Node, inputs: _Ports) -> None:
         ports = inputs.ports
         bound: dict[str, tuple[str, str]] = {}
+        for name in inputs.attributes:
+            if name not in node.attributes:
+                raise self._left_out(node, f"attribute '{name}'")
         for i, value in enumerate(node.inputs):
-            if value is None:
-                continue
             if i >= len(ports) and not inputs.variadic:
                 break
+            port = ports[min(i, len(ports) - 1)]
+            if value is None:
+                if not port.optional:
+                    raise self._left_out(node, f"input '{port.name}'")
+                continue
             found = _text(self.facts.get(value))
             if found is None:
                 continue
-            port = ports[min(i, len(ports) - 1)]
             if found not in port.accepted:
                 raise ModelTypeError(
                     f"input '{port.name}' has a type that the operator does not accept",
@@ -125,6 +138,17 @@ class _Checker:
                     remedy="Insert a Cast, or check the exporter.",
                 )
 
+    @staticmethod
+    def _left_out(node: ir.Node, what: str) -> GraphError:
+        """A single node that lacks something was found before; this one has lost it with a function's call."""
+        return GraphError(
+            f"{what} is left out",
+            node=label_of(node),
+            op=op_of(node),
+            expected="a value: it is not optional",
+            remedy="Give it where the model-local function is called.",
+        )
+
 
 def _ports(domain: str, name: str, version: int) -> _Ports | None:
     """The inputs of an operator; None where the operator is not known, as for those that passes make."""
@@ -136,8 +160,10 @@ def _ports(domain: str, name: str, version: int) -> _Ports | None:
     for p in semantic.inputs:
         accepted = semantic.types.get(p.type, frozenset({p.type}))
         # A type that is no variable is the same for every port that has it, which needs no comparing.
-        ports.append(_Port(p.name, p.type, accepted, p.homogeneous and p.type in semantic.types))
-    return _Ports(tuple(ports), bool(semantic.inputs) and semantic.inputs[-1].option == "variadic")
+        optional = p.option == "optional" or (p.option == "variadic" and domain not in VERSIONED_DOMAINS)
+        ports.append(_Port(p.name, p.type, accepted, p.homogeneous and p.type in semantic.types, optional))
+    variadic = bool(semantic.inputs) and semantic.inputs[-1].option == "variadic"
+    return _Ports(tuple(ports), variadic, tuple(a.name for a in semantic.attributes.values() if a.required))
 
 
 def _text(fact: Fact) -> str | None:

@@ -17,11 +17,9 @@ from accord.contract.registry import contract_for
 from accord.errors import GraphError, LimitError, ModelFormatError, ModelTypeError, UnknownOperatorError
 from accord.model.limits import DEFAULT_LIMITS, Limits
 from accord.model.scopes import check_scopes, label_of, near, op_of, subgraphs
+from accord.model.versions import VERSIONED_DOMAINS
 
 __all__ = ["validate"]
-
-#: Domains whose version decides what a node means; a model has to import them. Others have only ever had version 1.
-_VERSIONED = ("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "ai.onnx.preview")
 
 #: Attributes that count axes.
 _AXES = frozenset("axis axes perm batch_axis time_axis batch_dims scan_input_axes scan_output_axes".split())
@@ -253,7 +251,11 @@ class _Checker:
                 raise _error(
                     node, f"input '{signature.inputs[i].name}' is left out", expected="a value: it is not optional"
                 )
-        if signature.max_inputs is None and node.domain in _VERSIONED and None in inputs[len(signature.inputs) - 1 :]:
+        if (
+            signature.max_inputs is None
+            and node.domain in VERSIONED_DOMAINS
+            and None in inputs[len(signature.inputs) - 1 :]
+        ):
             raise _error(
                 node, f"one of the inputs '{signature.inputs[-1].name}' is left out", expected="values without gaps"
             )
@@ -286,7 +288,7 @@ class _Checker:
                     expected=kind,
                     found=attribute.type.name,
                 )
-            if kind == "STRING" and isinstance(attribute.value, bytes) and node.domain in _VERSIONED:
+            if kind == "STRING" and isinstance(attribute.value, bytes) and node.domain in VERSIONED_DOMAINS:
                 raise _error(node, f"attribute '{name}' is no text", expected="UTF-8", found=repr(attribute.value[:40]))
             if name in _AXES and not attribute.is_ref():
                 self._axes(node, name, attribute.value)
@@ -376,7 +378,7 @@ class _Checker:
 
 def _default_version(node: ir.Node) -> int:
     """The version of a domain that a model uses without importing it."""
-    if node.domain in _VERSIONED:
+    if node.domain in VERSIONED_DOMAINS:
         raise ModelFormatError(
             f"the model uses domain '{node.domain or 'ai.onnx'}' without importing it",
             node=label_of(node),

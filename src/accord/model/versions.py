@@ -6,7 +6,10 @@ from collections.abc import Iterable
 
 from accord.errors import GraphError, ModelFormatError, UnsupportedError
 
-__all__ = ["check_ir_version", "check_opsets"]
+__all__ = ["VERSIONED_DOMAINS", "check_ir_version", "check_opsets"]
+
+#: Domains whose version decides what a node means; a model has to import them. Others have only ever had version 1.
+VERSIONED_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "ai.onnx.preview")
 
 _DAMAGED = "The file is damaged or was written wrongly: export the model again."
 #: No version of ONNX will have such a number; it comes from a damaged file.
