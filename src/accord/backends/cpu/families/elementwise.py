@@ -40,6 +40,8 @@ def elementwise(view: NodeView) -> Kernel | Reason:
         found = known(view.tensor(i), f"input {i}") if view.has(i) else None
         if isinstance(found, Reason):
             return found
+        if found is not None and (len(found[0]) > len(shape) or (i and view.node.op_type == "Clip" and found[0])):
+            return Reason(f"input {i} does not broadcast to the output")
         shapes.append(None if found is None else found[0])
     accesses = [None if s is None else broadcast_access(s, shape) for s in shapes]
     in_place = [(0, i) for i, s in enumerate(shapes) if s == shape]
