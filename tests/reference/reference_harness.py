@@ -68,7 +68,8 @@ def onnxruntime_outputs(
 
     node = node_of(op, inputs, outputs, domain=domain, **attributes)
     feeds = {f"i{k}": np.asarray(value) for k, value in enumerate(inputs) if value is not None}
-    model = model_of([node], feeds, list(node.output), opset=opset)
+    versions = {domain: opset} if domain else {}
+    model = model_of([node], feeds, list(node.output), opset=21 if domain else opset, imports=versions)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1

@@ -191,6 +191,31 @@ def test_malformed_graphs() -> None:
         evaluate(broken, _X)
 
 
+@pytest.mark.parametrize(
+    ("op", "attributes", "fragment"),
+    [("Loop", {}, "iteration number and condition"), ("Scan", {"num_scan_inputs": 3}, "num_scan_inputs")],
+)
+def test_a_body_that_does_not_fit_its_operator(op: str, attributes: dict[str, Any], fragment: str) -> None:
+    body = helper.make_graph([], "body", [], [])
+    node = helper.make_node(op, ["x", "x"], ["y"], name="n", body=body, **attributes)
+    with pytest.raises(GraphError, match=fragment) as caught:
+        evaluate(model_of([node], _X, ["y"]), _X)
+    assert caught.value.node == "n"
+
+
+def test_malformed_types_and_shapes() -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], _X, ["y"])
+    model.graph.input[0].type.tensor_type.elem_type = 99
+    with pytest.raises(GraphError, match="99"):
+        evaluate(model, _X)
+    model = model_of(
+        [helper.make_node("Add", ["x", "w"], ["y"])], _X, ["y"], initializers={"w": np.ones(2, np.float32)}
+    )
+    model.graph.initializer[0].dims[:] = [-1]
+    with pytest.raises(GraphError, match="negative"):
+        evaluate(model, _X)
+
+
 def test_the_failing_node_is_named_in_a_subgraph() -> None:
     branch = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["t"], name="deep")], "b", [], [onnx.ValueInfoProto(name="t")]

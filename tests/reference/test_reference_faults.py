@@ -305,6 +305,16 @@ def test_attention_shows_the_raw_product_although_it_is_capped() -> None:
     assert_close(outputs[1], np.tanh(raw / 0.5) * np.float32(0.5))
 
 
+def test_causal_attention_counts_from_the_cached_keys() -> None:
+    # One query, two new keys, three cached: the query is at place 3 and does not see the last key.
+    q, k, v = _random(1, 1, 1, 4), _random(1, 1, 2, 4, seed=1), _random(1, 1, 2, 4, seed=2)
+    past_k, past_v = _random(1, 1, 3, 4, seed=3), _random(1, 1, 3, 4, seed=4)
+    got, *_ = run("Attention", [q, k, v, None, past_k, past_v], 3, opset=24, is_causal=1)
+    keys, values = (np.concatenate(pair, axis=2)[:, :, :4] for pair in ((past_k, k), (past_v, v)))
+    weights = np.exp(q @ keys.transpose(0, 1, 3, 2) / 2)
+    assert_close(got, (weights / weights.sum(axis=-1, keepdims=True) @ values).astype(np.float32))
+
+
 # --- arithmetic ----------------------------------------------------------------------------------------------
 
 
@@ -465,6 +475,30 @@ def test_every_tree_leaf_counts() -> None:
     )
     assert labels.tolist() == ["no", "yes", "no"]
     assert scores.tolist() == [[1, 0], [2, 3], [1, 0]]
+
+
+@pytest.mark.parametrize("mode", ["LEQ", "LT", "GTE", "GT", "EQ", "NEQ"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_node_decides_where_nan_goes(mode: str, missing: int) -> None:
+    got = run(
+        "TreeEnsembleRegressor",
+        [np.array([[np.nan]], np.float32)],
+        domain="ai.onnx.ml",
+        opset=3,
+        nodes_treeids=[0, 0, 0],
+        nodes_nodeids=[0, 1, 2],
+        nodes_featureids=[0, 0, 0],
+        nodes_modes=[f"BRANCH_{mode}", "LEAF", "LEAF"],
+        nodes_values=[0.0, 0.0, 0.0],
+        nodes_truenodeids=[1, 0, 0],
+        nodes_falsenodeids=[2, 0, 0],
+        nodes_missing_value_tracks_true=[missing, 0, 0],
+        target_treeids=[0, 0],
+        target_nodeids=[1, 2],
+        target_ids=[0, 0],
+        target_weights=[1.0, 2.0],
+    )
+    assert got.item() == (1 if missing else 2)
 
 
 def test_maps() -> None:

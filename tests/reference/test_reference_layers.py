@@ -140,6 +140,59 @@ def test_dynamic_quantisation(rows: int, width: float, offset: float, seed: int)
     assert_agrees("DynamicQuantizeLinear", [(x * width + offset).astype(np.float32)], 3, opset=11)
 
 
+def _packed(x: Any) -> Any:
+    """(batch, heads, length, size) to (batch, length, heads * size)."""
+    return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
+
+
+@_SETTINGS
+@given(st.integers(1, 2), st.integers(1, 2), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.data(), _seeds)
+def test_attention(batch: int, heads: int, group: int, queries: int, keys: int, data: st.DataObject, seed: int) -> None:
+    size, value_size = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    past = data.draw(st.sampled_from([0, 0, 2]))
+    if past:  # of a causal frontier, ONNX Runtime counts from the end, not from the cached keys
+        keys = queries
+    total = past + keys
+    masks = [(queries, total), (batch, 1, queries, total), (1, heads * group, queries, total)]
+    q, k, v, past_k, past_v, *added = normal(
+        seed,
+        (batch, heads * group, queries, size),
+        (batch, heads, keys, size),
+        (batch, heads, keys, value_size),
+        (batch, heads, past, size),
+        (batch, heads, past, value_size),
+        *masks,
+    )
+    mask = data.draw(st.sampled_from([None, added[0] < 0.5, *added]))
+    # What ONNX Runtime shows as biased scores has a finite number for minus infinity.
+    options: dict[str, Any] = {
+        "is_causal": data.draw(st.integers(0, 1)),
+        "softcap": data.draw(st.sampled_from([None, 1.5])),
+        "scale": data.draw(st.sampled_from([None, 0.3])),
+        "qk_matmul_output_mode": data.draw(st.sampled_from([0, 1, 3])),
+    }
+    if data.draw(st.booleans()):
+        q, k, v = (_packed(t) for t in (q, k, v))
+        options |= {"q_num_heads": heads * group, "kv_num_heads": heads}
+    inputs = [q, k, v, mask, *([past_k, past_v] if past else [])]
+    assert_agrees("Attention", inputs, 4, opset=24, rtol=1e-3, atol=1e-4, **options)
+
+
+@_SETTINGS
+@given(st.integers(1, 2), st.integers(1, 3), st.integers(1, 4), st.sampled_from([2, 4, 6]), st.data(), _seeds)
+def test_rotary_embedding(batch: int, heads: int, length: int, size: int, data: st.DataObject, seed: int) -> None:
+    rotated = data.draw(st.sampled_from([s for s in (0, 2, 4) if s < size]))
+    rng = np.random.default_rng(seed)
+    angles = rng.uniform(0, 6, (8, (rotated or size) // 2))
+    caches = [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
+    (x,) = normal(seed, (batch, heads, length, size))
+    options: dict[str, Any] = {"interleaved": data.draw(st.integers(0, 1)), "rotary_embedding_dim": rotated}
+    if rotated or data.draw(st.booleans()):
+        x, options = _packed(x), options | {"num_heads": heads}
+    positions = rng.integers(0, 8, (batch, length))
+    assert_agrees("RotaryEmbedding", [x, *caches, positions], opset=23, **options)
+
+
 _UNARY = (
     "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Erf Sigmoid Tanh Softplus Softsign Elu Selu Celu HardSigmoid HardSwish "
     "Mish ThresholdedRelu LeakyRelu Shrink Relu Gelu Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Reciprocal "

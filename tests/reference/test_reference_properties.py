@@ -154,12 +154,13 @@ def test_grid_sample(mode: str, padding: str, aligned: int, spatial: tuple[int, 
 @given(
     st.sampled_from([np.uint8, np.int8, np.uint16, np.int16]),
     st.sampled_from(["tensor", "axis", "block"]),
+    st.sampled_from([2, 3]),  # two blocks of four elements; of threes, the second is a part
     _seeds,
 )
-def test_quantisation(dtype: Any, granularity: str, seed: int) -> None:
+def test_quantisation(dtype: Any, granularity: str, length: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape: tuple[int, ...] = {"tensor": (), "axis": (4,), "block": (3, 2)}[granularity]
-    block = 2 if granularity == "block" else 0
+    block = length if granularity == "block" else 0
     x = (rng.standard_normal((3, 4)) * 100).astype(np.float32)
     scale = np.asarray(rng.uniform(0.1, 2, shape).astype(np.float32))
     zero = np.asarray(rng.integers(0, 20, shape).astype(dtype))

@@ -333,7 +333,10 @@ def _feeds(graph: GraphProto, evaluator: GraphEvaluator, inputs: Mapping[str, An
         kind = declared.get(name)
         if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.elem_type:
             continue
-        dtype = numpy_dtype(kind.tensor_type.elem_type)
+        try:
+            dtype = numpy_dtype(kind.tensor_type.elem_type)
+        except ValueError as error:
+            raise GraphError(f"The declared type is malformed: {error}.", value=name) from error
         if getattr(value, "dtype", None) != dtype:
             raise InputError(
                 "The value has another element type than the model declares.",

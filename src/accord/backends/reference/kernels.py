@@ -76,19 +76,19 @@ class ReferenceKernel:
         self._node_name = node.name or (node.output[0] if node.output else "")
         self._op_name = f"{domain}::{node.op_type}" if domain else node.op_type
         found = find(domain, node.op_type, opset_version)
-        try:
-            self._op = resolve(node, opset_version, found[1] if found else None)
-        except ValueError as error:
-            raise GraphError(
-                f"The attributes are malformed: {error}.", node=self._node_name, op=self._op_name
-            ) from error
         self._signature = signature_of(domain, node.op_type, opset_version)
         self._control = None
         self._function = found[0] if found else None
         control = CONTROL.get((domain, node.op_type))
-        if control is not None:
-            self._control = control(self._op, context or _default_context(domain, opset_version))
-        elif self._function is None:
+        try:
+            self._op = resolve(node, opset_version, found[1] if found else None)
+            if control is not None:
+                self._control = control(self._op, context or _default_context(domain, opset_version))
+        except ValueError as error:
+            raise GraphError(
+                f"The attributes are malformed: {error}.", node=self._node_name, op=self._op_name
+            ) from error
+        if control is None and self._function is None:
             self._function = fallback(node, self._op, context or _default_context(domain, opset_version))
             if self._function is None:
                 raise UnknownOperatorError(

@@ -221,6 +221,7 @@ def to_array(tensor: TensorProto) -> Array:
         not onnx.external_data_helper.uses_external_data(tensor),
         f"the data of tensor '{tensor.name}' is in an external file that was not loaded",
     )
+    require(min(tensor.dims, default=0) >= 0, f"tensor '{tensor.name}' has a negative dimension")
     try:
         return np.asarray(numpy_helper.to_array(tensor))
     except (TypeError, KeyError) as error:
