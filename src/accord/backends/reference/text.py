@@ -109,9 +109,10 @@ def tfidf_vectorizer(op: OpNode, x: Array) -> Array:
     require_room((len(rows), max(indexes) + 1))
     counts = np.zeros((len(rows), max(indexes) + 1), dtype=np.float64)
     for row, tokens in enumerate(rows.tolist()):
-        for size in range(op["min_gram_length"], op["max_gram_length"] + 1):
+        # No gram is longer than its row, and none skips more than the row holds.
+        for size in range(op["min_gram_length"], min(op["max_gram_length"], len(tokens)) + 1):
             # Skipping makes no difference to single tokens, so they count once.
-            distances = range(1, (op["max_skip_count"] if size > 1 else 0) + 2)
+            distances = range(1, (min(op["max_skip_count"], len(tokens)) if size > 1 else 0) + 2)
             for distance in distances:
                 for start in range(len(tokens) - distance * (size - 1)):
                     gram = tuple(tokens[start : start + distance * (size - 1) + 1 : distance])

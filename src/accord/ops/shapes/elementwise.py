@@ -403,7 +403,7 @@ def _truncated(x: TensorFact, dtype: ir.DataType | None) -> TensorFact:
     values = x.numpy()
     if not (np.isfinite(values).all() and (np.abs(values) < 2.0**31).all()):
         return TensorFact(dtype, x.shape)
-    return constant_fact(np.trunc(values).astype(dtype.numpy()))
+    return constant_fact(np.asarray(np.trunc(values), dtype.numpy()))
 
 
 @operator("BitCast", required=("to",))
