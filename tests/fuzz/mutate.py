@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import onnx
 from onnx import AttributeProto, TensorProto
+
 from .damage import BYTES
 
 Change = Callable[[onnx.ModelProto, random.Random, "Sequence[bytes]"], None]
