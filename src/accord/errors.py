@@ -89,6 +89,8 @@ class AccordError(Exception):
         if self.value is not None:
             where.append(f"value '{self.value}'")
         text = (", ".join(where) + ": " if where else "") + self.message
+        if not text.endswith((".", "!", "?", ":")):
+            text += "."
         if self.expected is not None:
             text += f" Expected: {self.expected}."
         if self.found is not None:

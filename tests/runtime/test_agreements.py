@@ -137,7 +137,7 @@ def test_sizes_that_disagree_are_an_error(case, reference):
 
 def test_the_error_names_the_sizes():
     m = loaded([node("Add", ["a", "b"], ["y"])], {"a": (F, ["n"]), "b": (F, ["m"])})
-    with pytest.raises(InputError, match=r"broadcast do not fit each other Expected: broadcast\(m, n\) = 5, or 1"):
+    with pytest.raises(InputError, match=r"broadcast do not fit each other\. Expected: broadcast\(m, n\) = 5, or 1"):
         m(ones(7), ones(5))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 from accord.errors import InputError
 from accord.ir.dims import DimLike
 from accord.ir.facts import Fact, TensorFact
+from accord.model.limits import Limits
 from accord.runtime.executor import Executor
 from accord.runtime.inputs import match_inputs
 from accord.runtime.pipeline import Compiled, Options, StageHook, compile_model, disabled_tuple
@@ -213,6 +215,8 @@ def load(
     disabled_rules: Collection[str] | str = (),
     strict: bool = False,
     threads: int | None = None,
+    base_dir: str | os.PathLike[str] | None = None,
+    limits: Limits | None = None,
 ) -> Model:
     """Compile a model for running.
 
@@ -223,11 +227,13 @@ def load(
         disabled_rules: Names of rewrite rules that must not run.
         strict: A node that only the reference backend can run is an error.
         threads: Threads for one run; None: as many as the process may use.
+        base_dir: Folder of external data; by default the folder of the model's path.
+        limits: How large the model may be (:class:`accord.model.limits.Limits`).
 
     Raises:
         ModelError: the file or the graph is wrong.
         UnsupportedError: nothing can run it.
         BackendError: no backend serves the device.
     """
-    options = Options(device, level, disabled_tuple(disabled_rules), strict, threads)
+    options = Options(device, level, disabled_tuple(disabled_rules), strict, threads, base_dir=base_dir, limits=limits)
     return Model(model, options)

@@ -14,6 +14,7 @@ Each of these is a valid ONNX model and can be dumped. Then come ``placed`` (a k
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from accord.backends.discovery import backends_for
 from accord.backends.protocol import Backend
 from accord.errors import AccordError
 from accord.ir.infer import Analyzer
+from accord.model.limits import DEFAULT_LIMITS, Limits
 from accord.model.load import load_model
 from accord.model.normalise import normalise
 from accord.model.operands import check_operands, declared_outputs
@@ -56,6 +58,8 @@ class Options:
         threads: Threads for one run; None: as many as the process may use.
         stop_after: Apply at most this many patches (for finding one at fault).
         reference: Use the reference backend only.
+        base_dir: Folder of external data; None: the folder of the model's path.
+        limits: How large the model may be; None: the defaults of :class:`accord.model.limits.Limits`.
     """
 
     device: str = "cpu"
@@ -65,6 +69,8 @@ class Options:
     threads: int | None = None
     stop_after: int | None = None
     reference: bool = False
+    base_dir: str | os.PathLike[str] | None = None
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.level <= MAX_LEVEL:
@@ -121,7 +127,7 @@ def compile_model(source: Any, options: Options, *, on_stage: StageHook | None =
             on_stage(stage, model, analyzer)
         start = time.perf_counter()
 
-    model = load_model(source)
+    model = load_model(source, limits=options.limits or DEFAULT_LIMITS, base_dir=options.base_dir)
     done("loaded", model, None)
     chosen = backends_for(options.device, reference_only=options.reference)
     declared = declared_outputs(model)
