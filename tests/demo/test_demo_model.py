@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from PIL import Image
 
 import accord
 import accord.demo.operators
@@ -146,7 +147,6 @@ def test_it_reads_the_sample(logits):
 
 
 def test_it_reads_the_sample_as_a_picture(logits):
-    pytest.importorskip("PIL")
     assert ctc_decode(logits(preprocess(load_image(SAMPLE)))) == [SAMPLE_TEXT]
 
 
@@ -316,14 +316,13 @@ def test_a_missing_file_is_an_input_error(tmp_path):
 
 
 def test_pictures_of_every_mode(tmp_path):
-    image_module = pytest.importorskip("PIL.Image")
     path = tmp_path / "line.png"
     shapes = {}
     for mode in ("1", "L", "RGB", "RGBA", "P", "LA", "I;16"):
-        image_module.new(mode, (20, 10)).save(path)
+        Image.new(mode, (20, 10)).save(path)
         shapes[mode] = load_image(path).shape
     assert shapes == {mode: (10, 20) if mode in {"1", "L"} else (10, 20, 3) for mode in shapes}
-    image_module.new("RGBA", (20, 10), (0, 0, 0, 0)).save(path)
+    Image.new("RGBA", (20, 10), (0, 0, 0, 0)).save(path)
     assert (load_image(path) == 255).all()
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(InputError, match=r"line\.png"):
@@ -355,7 +354,6 @@ def test_texts_keep_their_promises(split):
 
 
 def test_a_seed_names_a_line():
-    pytest.importorskip("PIL")
     one, two, other = (random_line(np.random.default_rng(seed), [None], "train") for seed in (1, 1, 2))
     assert one.text == two.text != other.text
     np.testing.assert_array_equal(one.image, two.image)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-import accord.backends.reference.microsoft  # noqa: F401  registers what is no composition
+import accord
+import accord.backends.reference.microsoft
 from accord.backends.reference.registry import find
 from accord.contract.contract import Contract
+from accord.errors import UnsupportedError
 from accord.ir.expand import expansion_for
 from accord.ops.microsoft.schemas import DOMAIN, NCHWC_DOMAIN, NHWC_DOMAIN, parse, schemas
 from accord.ops.microsoft.unsupported import UNSUPPORTED
@@ -88,3 +91,14 @@ def test_notation():
     assert semantic.doc == "What it does."
     with pytest.raises(ValueError, match="not a declaration"):
         parse("Thing x")
+
+
+def test_an_operator_that_is_left_out_says_why():
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])
+    node = helper.make_node("QOrderedGelu", ["x", "s", "s"], ["y"], domain=DOMAIN, order_X=1, order_Y=1)
+    scale = helper.make_tensor_value_info("s", TensorProto.FLOAT, [])
+    x.type.tensor_type.elem_type = TensorProto.INT8
+    graph = helper.make_graph([node], "g", [x, scale], [helper.make_empty_tensor_value_info("y")])
+    imports = [helper.make_opsetid("", 24), helper.make_opsetid(DOMAIN, 1)]
+    with pytest.raises(UnsupportedError, match="only GPU kernels define it"):
+        accord.load(helper.make_model(graph, opset_imports=imports, ir_version=10))

@@ -65,6 +65,7 @@ def read(rapidocr, page):
     return np.array(boxes), list(texts), np.array(scores, float)
 
 
+# rapidocr passes options of ONNX Runtime's memory arena, which Accord says that it does not use
 @pytest.mark.filterwarnings("ignore:Options of provider 'CPUExecutionProvider' have no effect")
 def test_a_page_reads_the_same(rapidocr, page, monkeypatch):
     boxes, texts, scores = read(rapidocr, page)

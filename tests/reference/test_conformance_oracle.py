@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,6 @@ def test_all_cases_are_here() -> None:
     "case", [case for cases in _CASES.values() for case in cases], ids=lambda case: f"{case.suite}-{case.name}"
 )
 def test_case(case: Case) -> None:
-    if "image_decoder" in case.name and importlib.util.find_spec("PIL") is None:
-        pytest.skip("needs Pillow")
     model = case.model()
     data = list(case.data(model))
     assert data

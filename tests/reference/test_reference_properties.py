@@ -9,12 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference_harness import assert_agrees, normal
-
-pytest.importorskip("onnxruntime")
 
 _SETTINGS = settings(max_examples=40, deadline=None)
 _seeds = st.integers(0, 2**32 - 1)

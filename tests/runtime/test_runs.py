@@ -311,3 +311,23 @@ def test_errors_survive_pickling():
     error = InputError("wrong", node="a", op="Add", value="x", expected=1, found=2, remedy="Do.")
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, AccordError) and str(again) == str(error) and again.node == "a"
+
+
+def test_a_failed_run_keeps_no_array_of_the_caller_alive():
+    import gc
+    import weakref
+
+    m = accord.load(
+        model(
+            [node("NonZero", ["x"], ["j"]), node("Gather", ["t", "i"], ["y"])],
+            {"x": (F, ["n"]), "t": (F, ["m", 2]), "i": (np.int64, ["k"])},
+            ["y", "j"],
+        )
+    )
+    x = np.ones(1000, F)
+    with pytest.raises(ExecutionError):
+        m(x, np.ones((3, 2), F), np.array([7]))
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None

@@ -23,7 +23,7 @@ import onnx_ir as ir
 from accord.ir.build import Builder
 from accord.ir.infer import Inference
 
-__all__ = ["CANONICAL_OPSET", "Expansion", "expands", "expansion_for"]
+__all__ = ["CANONICAL_OPSET", "Expansion", "expands", "expansion_for", "given", "required"]
 
 #: The version of the ONNX domain that every model is brought to; models that declare a later one keep theirs.
 CANONICAL_OPSET = 24
@@ -62,3 +62,20 @@ def expansion_for(domain: str, name: str, version: int) -> Expansion | None:
         if before is None or version < before:
             return function
     return None
+
+
+def given(n: Inference, index: int) -> ir.Value | None:
+    """Input ``index`` of the node, None where it is absent."""
+    return n.node.inputs[index] if n.has(index) else None
+
+
+def required(n: Inference, index: int) -> ir.Value:
+    """Input ``index`` of the node.
+
+    Raises:
+        ModelTypeError: it is absent.
+    """
+    value = given(n, index)
+    if value is None:
+        raise n.error(f"input {index} is missing")
+    return value

@@ -86,7 +86,7 @@ class Executor:
         except MemoryError as error:
             raise _no_memory(error) from error
         finally:
-            frame.release_caller()
+            frame.release()
             self._give_back(frame, arena)
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
@@ -201,11 +201,7 @@ class Executor:
                 failed = program.run()
                 if failed >= 0:
                     raise self._refused(steps[failed])
-        results = [self._result(i, values, arrays) for i in plan.outputs]
-        for i, s in enumerate(plan.slots):
-            if s.storage is Storage.LATE or i in plan.inputs:
-                values[i] = None
-        return results
+        return [self._result(i, values, arrays) for i in plan.outputs]
 
     def _result(self, i: int, values: list[Any], arrays: Mapping[int, Any]) -> Any:
         root = self.plan.slots[i].root

@@ -17,11 +17,11 @@ from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, 
 from accord.errors import ExecutionError, InputError
 from accord.ir.infer import Agreement
 from accord.model.limits import physical_memory
-from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, align, arrange
+from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, arrange
 from accord.plan.plan import Plan, Step, Storage
 from accord.runtime.growth import HOST_SCRATCH
 
-__all__ = ["Arena", "Frame", "arena_blocks"]
+__all__ = ["Arena", "Frame", "arena_blocks", "disagreement", "order_for"]
 
 #: NumPy refuses shapes whose product of sizes, leaving out those that are 0, is not far below 2^63.
 _MAX_ELEMENTS = 1 << 56
@@ -121,6 +121,8 @@ class Frame:
             if plan.slots[i].storage is Storage.OUTPUT
             or (plan.slots[i].storage is Storage.INPUT and plan.slots[i].root != i)
         ]
+        self._transient = {i for i, _ in self._caller_views} | set(plan.inputs)
+        self._transient |= {i for i, s in enumerate(plan.slots) if s.storage is Storage.LATE}
         self._constant_views(python_slots)
 
     def _refuse_impossible(self, nbytes: Mapping[int, int]) -> None:
@@ -268,9 +270,9 @@ class Frame:
                     source = source.reshape(self.shapes[i])
             self.values[i] = source
 
-    def release_caller(self) -> None:
-        """Forget the caller's arrays, so that a pooled frame keeps none of them alive."""
-        for i, _ in self._caller_views:
+    def release(self) -> None:
+        """Forget the caller's arrays and what was made while running, so that a pooled frame keeps none alive."""
+        for i in self._transient:
             self.values[i] = None
 
 
@@ -304,6 +306,3 @@ def order_for(plan: Plan) -> Callable[[Mapping[int, int]], ArenaOrder]:
         return cached[0]
 
     return order
-
-
-__all__ += ["align", "disagreement", "order_for"]

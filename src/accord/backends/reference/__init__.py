@@ -72,6 +72,11 @@ class ReferenceBackend(Backend):
 
     def select(self, view: NodeView) -> Kernel | Reason:
         """A kernel for every operator that has a reference."""
+        from accord.ops.microsoft.unsupported import UNSUPPORTED
+
+        left_out = UNSUPPORTED.get((view.node.domain, view.node.op_type))
+        if left_out is not None:
+            return Reason(left_out)
         try:
             function = view.function()
             if function is not None:

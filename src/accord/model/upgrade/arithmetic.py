@@ -5,18 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.model.upgrade.common import (
-    Outputs,
-    given,
-    has_attribute,
-    rank_vector,
-    rebuild,
-    required,
-    reshape,
-    scalar_like,
-)
+from accord.model.upgrade.common import Outputs, has_attribute, rank_vector, rebuild, reshape, scalar_like
 
 __all__: list[str] = []
 

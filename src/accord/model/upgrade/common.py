@@ -17,12 +17,10 @@ __all__ = [
     "Outputs",
     "as_dtype",
     "constant",
-    "given",
     "has_attribute",
     "node_name",
     "rank_vector",
     "rebuild",
-    "required",
     "reshape",
     "scalar_like",
     "unsupported",
@@ -37,23 +35,6 @@ FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, 
 def node_name(node: ir.Node) -> str:
     """How messages and new names call a node: its name, else its first output's."""
     return node.name or next((o.name for o in node.outputs if o.name), None) or node.op_type
-
-
-def given(n: Inference, index: int) -> ir.Value | None:
-    """Input ``index``, None where it is absent."""
-    return n.node.inputs[index] if n.has(index) else None
-
-
-def required(n: Inference, index: int) -> ir.Value:
-    """Input ``index``.
-
-    Raises:
-        ModelTypeError: it is absent.
-    """
-    value = given(n, index)
-    if value is None:
-        raise n.error(f"input {index} is missing")
-    return value
 
 
 def has_attribute(n: Inference, *names: str) -> bool:

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.model.upgrade.common import Outputs, as_dtype, given, rebuild, required, reshape, scalar_like, unsupported
+from accord.model.upgrade.common import Outputs, as_dtype, rebuild, reshape, scalar_like, unsupported
 
 __all__: list[str] = []
 

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.facts import TensorFact
 from accord.ir.infer import Inference
-from accord.model.upgrade.common import Outputs, given, required
+from accord.model.upgrade.common import Outputs
 
 __all__: list[str] = []
 

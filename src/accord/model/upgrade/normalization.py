@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, required
 from accord.ir.infer import Inference
-from accord.model.upgrade.common import Outputs, has_attribute, required, reshape
+from accord.model.upgrade.common import Outputs, has_attribute, reshape
 
 __all__: list[str] = []
 

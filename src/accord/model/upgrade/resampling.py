@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.model.upgrade.common import Outputs, given, rebuild, required
+from accord.model.upgrade.common import Outputs, rebuild
 
 __all__: list[str] = []
 

@@ -8,19 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.model.upgrade.common import (
-    FLOATS,
-    Outputs,
-    as_dtype,
-    constant,
-    given,
-    has_attribute,
-    rebuild,
-    required,
-    unsupported,
-)
+from accord.model.upgrade.common import FLOATS, Outputs, as_dtype, constant, has_attribute, rebuild, unsupported
 
 __all__: list[str] = []
 

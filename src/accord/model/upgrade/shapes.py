@@ -6,19 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.model.upgrade.common import (
-    Outputs,
-    as_dtype,
-    constant,
-    given,
-    has_attribute,
-    rank_vector,
-    rebuild,
-    required,
-    scalar_like,
-)
+from accord.model.upgrade.common import Outputs, as_dtype, constant, has_attribute, rank_vector, rebuild, scalar_like
 
 __all__: list[str] = []
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, required
 from accord.ir.infer import Inference
-from accord.model.upgrade.common import Outputs, required, reshape
+from accord.model.upgrade.common import Outputs, reshape
 
 __all__: list[str] = []
 

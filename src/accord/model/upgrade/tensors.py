@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, required
 from accord.ir.infer import Inference
-from accord.model.upgrade.common import Outputs, as_dtype, constant, rebuild, required, unsupported
+from accord.model.upgrade.common import Outputs, as_dtype, constant, rebuild, unsupported
 
 __all__: list[str] = []
 

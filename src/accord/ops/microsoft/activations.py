@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.ops.microsoft.common import Outputs, cast, constant_array, given, half, like_cast, operand
+from accord.ops.microsoft.common import Outputs, cast, constant_array, half, like_cast
 from accord.ops.microsoft.schemas import DOMAIN
 
 __all__: list[str] = []
@@ -24,45 +24,45 @@ def _add(b: Builder, x: ir.Value, *others: ir.Value | None) -> ir.Value:
 @expands("Gelu", domain=DOMAIN)
 def gelu(b: Builder, n: Inference) -> Outputs:
     """The exact form, with erf."""
-    return [b("Gelu", operand(n, 0))]
+    return [b("Gelu", required(n, 0))]
 
 
 @expands("BiasGelu", domain=DOMAIN)
 def bias_gelu(b: Builder, n: Inference) -> Outputs:
     """Gelu of a sum."""
-    return [b("Gelu", b("Add", operand(n, 0), operand(n, 1)))]
+    return [b("Gelu", b("Add", required(n, 0), required(n, 1)))]
 
 
 @expands("FastGelu", domain=DOMAIN)
 def fast_gelu(b: Builder, n: Inference) -> Outputs:
     """The tanh form; its cubic coefficient 0.035677 is 0.044715 * sqrt(2 / pi)."""
-    return [b("Gelu", _add(b, operand(n, 0), given(n, 1)), approximate="tanh")]
+    return [b("Gelu", _add(b, required(n, 0), given(n, 1)), approximate="tanh")]
 
 
 @expands("GemmFastGelu", domain=DOMAIN)
 def gemm_fast_gelu(b: Builder, n: Inference) -> Outputs:
     """FastGelu of a matrix product."""
-    product = b("MatMul", operand(n, 0), operand(n, 1))
+    product = b("MatMul", required(n, 0), required(n, 1))
     return [b("Gelu", _add(b, product, given(n, 2)), approximate="tanh")]
 
 
 @expands("QuickGelu", domain=DOMAIN)
 def quick_gelu(b: Builder, n: Inference) -> Outputs:
     """Swish with another default."""
-    return [b("Swish", operand(n, 0), alpha=n.attr("alpha", 1.702))]
+    return [b("Swish", required(n, 0), alpha=n.attr("alpha", 1.702))]
 
 
 @expands("BiasSplitGelu", domain=DOMAIN)
 def bias_split_gelu(b: Builder, n: Inference) -> Outputs:
     """The left half is scaled by Gelu of the right half."""
-    left, right = b.multi("Split", 2, b("Add", operand(n, 0), operand(n, 1)), axis=-1, num_outputs=2)
+    left, right = b.multi("Split", 2, b("Add", required(n, 0), required(n, 1)), axis=-1, num_outputs=2)
     return [b("Mul", left, b("Gelu", right))]
 
 
 @expands("ScaledSiLU", domain=DOMAIN)
 def scaled_silu(b: Builder, n: Inference) -> Outputs:
     """In 16-bit types the scaled input, the sigmoid and the product are each rounded."""
-    x = operand(n, 0)
+    x = required(n, 0)
     wide = cast(b, x, ir.DataType.FLOAT) if half(b.fact(x).dtype) else x
     scale = given(n, 1)
     factor = b.scalar(n.attr("alpha", 1.0), wide) if scale is None else like_cast(b, scale, wide)
@@ -73,7 +73,7 @@ def scaled_silu(b: Builder, n: Inference) -> Outputs:
 @expands("SwiGLU", domain=DOMAIN)
 def swiglu(b: Builder, n: Inference) -> Outputs:
     """Arithmetic in float32, rounded once (twice with ``round_activation``)."""
-    gate, up = operand(n, 0), given(n, 1)
+    gate, up = required(n, 0), given(n, 1)
     if up is None:
         gate, up = b.multi("Split", 2, gate, axis=-1, num_outputs=2)
     wide_gate, wide_up = (cast(b, v, ir.DataType.FLOAT) for v in (gate, up))
@@ -105,11 +105,11 @@ def bias_softmax(b: Builder, n: Inference) -> Outputs:
     if rank is None:
         return None
     axis = n.axis(n.attr("axis", 1), rank)
-    scores = b("Add", operand(n, 0), operand(n, 1))
+    scores = b("Add", required(n, 0), required(n, 1))
     if axis == rank - 1:
         return [b("Softmax", scores, axis=-1)]
     softmax = b("Softmax", b("Flatten", scores, axis=axis), axis=-1)
-    return [b("Reshape", softmax, b("Shape", operand(n, 0)))]
+    return [b("Reshape", softmax, b("Shape", required(n, 0)))]
 
 
 def _is_training(b: Builder, n: Inference, index: int) -> bool:
@@ -147,6 +147,6 @@ def bitmask_dropout(b: Builder, n: Inference) -> Outputs:
     """Inference only: nothing is dropped."""
     if _is_training(b, n, 2):
         return None
-    x = operand(n, 0)
+    x = required(n, 0)
     output = b("Identity", x)
     return [output, _bit_mask(b, x)] if len(n.node.outputs) > 1 else [output]

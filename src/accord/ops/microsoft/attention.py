@@ -15,9 +15,9 @@ import onnx_ir as ir
 
 from accord.ir.build import Builder
 from accord.ir.dims import DimLike
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.ops.microsoft.common import Outputs, constant_array, dims, flat, given, operand, reshape, size, wants
+from accord.ops.microsoft.common import Outputs, constant_array, dims, flat, reshape, size, wants
 from accord.ops.microsoft.schemas import DOMAIN
 
 __all__ = [
@@ -291,7 +291,7 @@ def attention(b: Builder, n: Inference) -> Outputs:
     """Input projection and attention; not for shared buffers and rotary embedding, which GPU kernels do."""
     if n.attr("do_rotary", 0) or n.attr("past_present_share_buffer", 0):
         return None
-    projected = _plus(b, b("MatMul", operand(n, 0), operand(n, 1)), given(n, 2))
+    projected = _plus(b, b("MatMul", required(n, 0), required(n, 1)), given(n, 2))
     return finish_with_state(b, n, input_projection(b, n, projected), given(n, 3), given(n, 4), given(n, 5))
 
 
@@ -307,7 +307,7 @@ def multi_head_attention(b: Builder, n: Inference) -> Outputs:
     if n.has(8) or n.has(9):
         return None  # a cache that is written in place by beam search
     heads = n.attr("num_heads")
-    query, key, value = operand(n, 0), given(n, 1), given(n, 2)
+    query, key, value = required(n, 0), given(n, 1), given(n, 2)
     if any(b.fact(v).rank is None for v in (query, key) if v is not None):
         return None
     if key is None:
@@ -369,7 +369,7 @@ def _follow_beams(b: Builder, cache: ir.Value, indirection: ir.Value, length: ir
 def decoder_masked_multi_head_attention(b: Builder, n: Inference) -> Outputs:
     """Cross-attention on finished keys, or self-attention on a buffer that holds more than is filled."""
     heads = n.attr("num_heads")
-    query, key, value = operand(n, 0), given(n, 1), given(n, 2)
+    query, key, value = required(n, 0), given(n, 1), given(n, 2)
     scores = bool(n.attr("output_qk", 0)) and wants(n, 3)
     bias = given(n, 10)
     if key is not None and b.fact(key).rank == 4:

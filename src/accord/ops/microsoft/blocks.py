@@ -12,19 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.ops.microsoft.common import (
-    Outputs,
-    activate,
-    constant_array,
-    given,
-    like_cast,
-    operand,
-    reshape,
-    size,
-    wants,
-)
+from accord.ops.microsoft.common import Outputs, activate, constant_array, like_cast, reshape, size, wants
 from accord.ops.microsoft.normalization import rms_normalize
 from accord.ops.microsoft.schemas import DOMAIN
 
@@ -192,7 +182,7 @@ def mat_mul_n_bits(b: Builder, n: Inference) -> Outputs:
     """The accuracy level is a permission to round the activations, of which no use is made."""
     if n.attr("weight_prepacked", 0):
         return None
-    a, packed, scales = (operand(n, i) for i in range(3))
+    a, packed, scales = (required(n, i) for i in range(3))
     columns, bias = n.attr("N"), given(n, 5)
     if _is_empty(b, packed):
         shape = b("Concat", b("Shape", a, end=-1), b.ints(columns), axis=0)
@@ -205,13 +195,13 @@ def mat_mul_n_bits(b: Builder, n: Inference) -> Outputs:
 def _projection(b: Builder, n: Inference, a: ir.Value, first: int, columns: int) -> ir.Value | None:
     """A MatMulNBits whose weight, scales and bias are inputs ``first`` on."""
     sizes = (columns, n.attr("K"), n.attr("bits", 4), n.attr("block_size"))
-    weight = _Weight(b, operand(n, first), operand(n, first + 1), None, sizes).dequantized()
+    weight = _Weight(b, required(n, first), required(n, first + 1), None, sizes).dequantized()
     return None if weight is None else _product(b, a, weight, given(n, first + 2))
 
 
 def _normalized(b: Builder, n: Inference) -> tuple[ir.Value, ir.Value]:
     """Inputs 0 to 2 (data, skip, scale): the normalised sum, and the sum."""
-    total, skip, scale = operand(n, 0), given(n, 1), given(n, 2)
+    total, skip, scale = required(n, 0), given(n, 1), given(n, 2)
     if skip is not None:
         total = b("Add", total, skip)
     return (total if scale is None else rms_normalize(b, total, scale, n.attr("epsilon", 1e-6))), total
@@ -240,20 +230,22 @@ def mat_mul_n_bits_qkv(b: Builder, n: Inference) -> Outputs:
 @expands("MatMulNBitsQLoRA", domain=DOMAIN)
 def mat_mul_n_bits_q_lora(b: Builder, n: Inference) -> Outputs:
     """A base projection and a low-rank detour."""
-    x, columns, inner = operand(n, 0), n.attr("N"), n.attr("K")
-    base = _Weight(b, operand(n, 1), operand(n, 2), None, (columns, inner, n.attr("bits", 4), n.attr("block_size", 32)))
+    x, columns, inner = required(n, 0), n.attr("N"), n.attr("K")
+    base = _Weight(
+        b, required(n, 1), required(n, 2), None, (columns, inner, n.attr("bits", 4), n.attr("block_size", 32))
+    )
     weight = base.dequantized()
     if weight is None:
         return None
     y = _product(b, x, weight, None)
-    if _is_empty(b, operand(n, 5)):
+    if _is_empty(b, required(n, 5)):
         return [y]
-    rank = (b.shape(operand(n, 3)) or (None,))[0]
-    if not isinstance(rank, int) or _is_empty(b, operand(n, 3)):
+    rank = (b.shape(required(n, 3)) or (None,))[0]
+    if not isinstance(rank, int) or _is_empty(b, required(n, 3)):
         return None
     bits, block = n.attr("lora_bits", 8), n.attr("lora_block_size", 32)
-    down = _Weight(b, operand(n, 3), operand(n, 4), None, (rank, inner, bits, block)).dequantized()
-    up = _Weight(b, operand(n, 5), operand(n, 6), None, (columns, rank, bits, block)).dequantized()
+    down = _Weight(b, required(n, 3), required(n, 4), None, (rank, inner, bits, block)).dequantized()
+    up = _Weight(b, required(n, 5), required(n, 6), None, (columns, rank, bits, block)).dequantized()
     if down is None or up is None:
         return None
     return [b("Add", y, _product(b, _product(b, x, down, None), up, None))]
@@ -265,7 +257,7 @@ def mat_mul_n_bits_q_lora(b: Builder, n: Inference) -> Outputs:
 @expands("GatherBlockQuantized", domain=DOMAIN)
 def gather_block_quantized(b: Builder, n: Inference) -> Outputs:
     """Packed bytes are gathered before they are unpacked; typed data is dequantized first, for Gather has no 4 bits."""
-    data, indices, scales, zeros = operand(n, 0), operand(n, 1), operand(n, 2), given(n, 3)
+    data, indices, scales, zeros = required(n, 0), required(n, 1), required(n, 2), given(n, 3)
     shape, scale_shape = n.tensor(0).shape, n.tensor(2).shape
     if shape is None or scale_shape is None:
         return None
@@ -335,10 +327,10 @@ _BNB4_VALUES = (
 @expands("MatMulBnb4", domain=DOMAIN)
 def mat_mul_bnb4(b: Builder, n: Inference) -> Outputs:
     """Codes index a table of 16 values; blocks run over the flattened weight."""
-    a, absmax = operand(n, 0), operand(n, 2)
+    a, absmax = required(n, 0), required(n, 2)
     columns, inner, block = n.attr("N"), n.attr("K"), n.attr("block_size")
     count = columns * inner
-    found = codes(b, reshape(b, operand(n, 1), -1), 4, high_first=True)
+    found = codes(b, reshape(b, required(n, 1), -1), 4, high_first=True)
     assert found is not None
     index = b("Cast", b("Slice", found, b.ints(0), b.ints(count), b.ints(0)), to=int(ir.DataType.INT32))
     table = like_cast(b, b.const(_BNB4_VALUES[n.attr("quant_type")]), absmax)

@@ -19,10 +19,8 @@ __all__ = [
     "copy_attributes",
     "dims",
     "flat",
-    "given",
     "half",
     "like_cast",
-    "operand",
     "reshape",
     "size",
     "swap_last_axes",
@@ -33,23 +31,6 @@ __all__ = [
 
 #: What an expansion returns.
 Outputs: TypeAlias = "Sequence[ir.Value | None] | None"
-
-
-def given(n: Inference, index: int) -> ir.Value | None:
-    """Input ``index`` of the node, None if it is absent."""
-    return n.node.inputs[index] if n.has(index) else None
-
-
-def operand(n: Inference, index: int) -> ir.Value:
-    """Input ``index`` of the node.
-
-    Raises:
-        ModelTypeError: it is absent.
-    """
-    value = given(n, index)
-    if value is None:
-        raise n.error(f"input {index} is missing")
-    return value
 
 
 def wants(n: Inference, index: int) -> bool:

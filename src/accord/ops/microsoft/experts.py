@@ -12,10 +12,10 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
 from accord.ops.microsoft.blocks import codes
-from accord.ops.microsoft.common import Outputs, activate, cast, given, like_cast, operand, reshape, size, wants
+from accord.ops.microsoft.common import Outputs, activate, cast, like_cast, reshape, size, wants
 from accord.ops.microsoft.schemas import DOMAIN
 
 __all__: list[str] = []
@@ -84,12 +84,12 @@ def _mixture(
 ) -> Outputs:
     if n.attr("use_sparse_mixer", 0) or n.attr("swiglu_limit_after_activation", 0):
         return None
-    x, (first, second, third) = operand(n, 0), layers
+    x, (first, second, third) = required(n, 0), layers
     tokens = reshape(b, cast(b, x, FLOAT), 1, -1, size(b, x, -1))
     hidden = _hidden(b, n, tokens, first, third)
     if hidden is None:
         return None
-    weights = _routing(b, n, operand(n, 1), chosen_by)
+    weights = _routing(b, n, required(n, 1), chosen_by)
     results = second.apply(b, hidden)
     share = b("Unsqueeze", b("Transpose", weights, perm=(1, 0)), b.ints(-1))
     total = b("ReduceSum", b("Mul", results, share), b.ints(0), keepdims=0)
@@ -102,7 +102,7 @@ def moe(b: Builder, n: Inference) -> Outputs:
 
     def layer(index: int) -> _Layer:
         bias = given(n, index + 1)
-        return _Layer(cast(b, operand(n, index), FLOAT), None if bias is None else cast(b, bias, FLOAT))
+        return _Layer(cast(b, required(n, index), FLOAT), None if bias is None else cast(b, bias, FLOAT))
 
     return _mixture(b, n, (layer(2), layer(4), layer(6) if n.has(6) else None), None)
 
@@ -132,7 +132,7 @@ def q_moe(b: Builder, n: Inference) -> Outputs:
 
 def _dequantized(b: Builder, n: Inference, at: tuple[int, int, int], bits: int) -> ir.Value | None:
     """(E, out, in) in float32 from packed rows, scales and zero points, which are the inputs ``at``."""
-    packed, scales, zeros = operand(n, at[0]), given(n, at[1]), given(n, at[2])
+    packed, scales, zeros = required(n, at[0]), given(n, at[1]), given(n, at[2])
     found = codes(b, packed, bits)
     if found is None or scales is None or n.tensor(at[1]).rank is None:
         return None
@@ -164,7 +164,7 @@ def moe_group_router(b: Builder, n: Inference) -> Outputs:
 
     DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.1.2.
     """
-    logits, bias, projection = operand(n, 0), operand(n, 1), given(n, 2)
+    logits, bias, projection = required(n, 0), required(n, 1), given(n, 2)
     wide = cast(b, logits, FLOAT)
     if projection is not None:
         wide = b("MatMul", wide, b("Transpose", cast(b, projection, FLOAT), perm=(1, 0)))

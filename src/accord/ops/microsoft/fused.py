@@ -8,14 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
 from accord.ops.microsoft.common import (
     Outputs,
     activate,
     copy_attributes,
-    given,
-    operand,
     swap_last_axes,
     to_channels_first,
     to_channels_last,
@@ -31,7 +29,7 @@ POOL_ATTRIBUTES = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads",
 @expands("FusedConv", domain=DOMAIN)
 def fused_conv(b: Builder, n: Inference) -> Outputs:
     """The sum with Z comes before the activation."""
-    y = b("Conv", operand(n, 0), operand(n, 1), given(n, 2), **copy_attributes(n, *CONV_ATTRIBUTES))
+    y = b("Conv", required(n, 0), required(n, 1), given(n, 2), **copy_attributes(n, *CONV_ATTRIBUTES))
     z = given(n, 3)
     if z is not None:
         y = b("Add", y, z)
@@ -49,8 +47,8 @@ def nhwc_conv(b: Builder, n: Inference) -> Outputs:
     rank = n.tensor(1).rank or n.tensor(0).rank
     if rank is None:
         return None
-    x = to_channels_first(b, operand(n, 0), rank)
-    y = b("Conv", x, operand(n, 1), given(n, 2), **copy_attributes(n, *CONV_ATTRIBUTES))
+    x = to_channels_first(b, required(n, 0), rank)
+    y = b("Conv", x, required(n, 1), given(n, 2), **copy_attributes(n, *CONV_ATTRIBUTES))
     y = to_channels_last(b, y, rank)
     z = given(n, 3)
     if z is not None:
@@ -62,7 +60,7 @@ def nhwc_conv(b: Builder, n: Inference) -> Outputs:
 def nhwc_max_pool(b: Builder, n: Inference) -> Outputs:
     """MaxPool between two transposes."""
     rank = len(n.attr("kernel_shape")) + 2
-    y = b("MaxPool", to_channels_first(b, operand(n, 0), rank), **copy_attributes(n, *POOL_ATTRIBUTES))
+    y = b("MaxPool", to_channels_first(b, required(n, 0), rank), **copy_attributes(n, *POOL_ATTRIBUTES))
     return [to_channels_last(b, y, rank)]
 
 
@@ -73,7 +71,7 @@ def maxpool_with_mask(b: Builder, n: Inference) -> Outputs:
     ONNX Runtime's kernel ends its walk along a window's last axis at the first masked element, which is the same
     for what the operator is made for: masks of right-hand padding.
     """
-    x, mask = operand(n, 0), operand(n, 1)
+    x, mask = required(n, 0), required(n, 1)
     lowest = b.scalar(float(np.finfo(np.float32).min), x)
     kept = b("Where", b("Cast", mask, to=int(ir.DataType.BOOL)), x, lowest)
     return [b("MaxPool", kept, **copy_attributes(n, "auto_pad", "kernel_shape", "pads", "strides"))]
@@ -86,11 +84,11 @@ def conv_transpose_with_dynamic_pads(b: Builder, n: Inference) -> Outputs:
     pads = given(n, 2)
     if pads is None:
         attributes = copy_attributes(n, "auto_pad", *names)
-        return [b("ConvTranspose", operand(n, 0), operand(n, 1), given(n, 3), **attributes)]
+        return [b("ConvTranspose", required(n, 0), required(n, 1), given(n, 3), **attributes)]
     rank = n.tensor(0).rank
     if rank is None or n.attr("auto_pad", "NOTSET") != "NOTSET":
         return None
-    y = b("ConvTranspose", operand(n, 0), operand(n, 1), given(n, 3), **copy_attributes(n, *names))
+    y = b("ConvTranspose", required(n, 0), required(n, 1), given(n, 3), **copy_attributes(n, *names))
     begin, end = b.multi("Split", 2, pads, axis=0, num_outputs=2)
     stop = b("Sub", b("Shape", y, start=2), end)
     return [b("Slice", y, begin, stop, b.ints(*range(2, rank)))]
@@ -119,7 +117,7 @@ def matrix_product(b: Builder, n: Inference) -> ir.Value | None:
     sides = []
     for i, side in enumerate("AB"):
         trans, batch = bool(n.attr(f"trans{side}", 0)), bool(n.attr(f"transBatch{side}", 0))
-        prepared = _prepared(b, operand(n, i), n.tensor(i).rank, trans, batch)
+        prepared = _prepared(b, required(n, i), n.tensor(i).rank, trans, batch)
         if prepared is None:
             return None
         sides.append(prepared)
@@ -163,5 +161,5 @@ def fused_mat_mul_activation(b: Builder, n: Inference) -> Outputs:
 def fused_gemm(b: Builder, n: Inference) -> Outputs:
     """Gemm, then an activation."""
     attributes: dict[str, Any] = copy_attributes(n, "alpha", "beta", "transA", "transB")
-    result = _named_activation(b, n, b("Gemm", operand(n, 0), operand(n, 1), given(n, 2), **attributes))
+    result = _named_activation(b, n, b("Gemm", required(n, 0), required(n, 1), given(n, 2), **attributes))
     return None if result is None else [result]

@@ -13,22 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
 from accord.ops.microsoft.attention import Heads, extend_cache, to_heads
 from accord.ops.microsoft.blocks import codes
-from accord.ops.microsoft.common import (
-    Outputs,
-    cast,
-    constant_array,
-    flat,
-    given,
-    like_cast,
-    operand,
-    reshape,
-    size,
-    wants,
-)
+from accord.ops.microsoft.common import Outputs, cast, constant_array, flat, like_cast, reshape, size, wants
 from accord.ops.microsoft.normalization import rms_normalize
 from accord.ops.microsoft.rotary import partial_width, rotate, sequence_positions
 from accord.ops.microsoft.schemas import DOMAIN
@@ -62,7 +51,7 @@ class _Step:
 
 def _separate(b: Builder, n: Inference, kv_heads: int) -> Heads | None:
     """The three inputs, or the packed one, as (B, N, S, H)."""
-    query, key, value = operand(n, 0), given(n, 1), given(n, 2)
+    query, key, value = required(n, 0), given(n, 1), given(n, 2)
     heads = n.attr("num_heads")
     if n.tensor(0).rank is None:
         return None
@@ -78,7 +67,7 @@ def _rotated(
     b: Builder, n: Inference, step: _Step, caches: tuple[int, int], positions: ir.Value | None
 ) -> Heads | None:
     """Query and key turned by their positions."""
-    cos, sin = (operand(n, i) for i in caches)
+    cos, sin = (required(n, i) for i in caches)
     width = partial_width(b, step.heads.query, cos, n.attr("num_heads"))
     if width is None:
         return None
@@ -153,7 +142,7 @@ class _Integers:
         kind = n.attr(f"{'kv'[side]}_quant_type", "NONE")
         if kind == "NONE":
             return None
-        scale = operand(n, 12 + side)
+        scale = required(n, 12 + side)
         if kind == "PER_CHANNEL":
             scale = reshape(b, scale, 1, n.attr("kv_num_heads"), 1, -1)
         else:
@@ -194,11 +183,11 @@ def group_query_attention(b: Builder, n: Inference) -> Outputs:
         return None
     if n.has(14) and n.has(15):
         epsilon = n.attr("qk_norm_epsilon", 1e-6)
-        query = rms_normalize(b, x.query, operand(n, 14), n.attr("q_norm_epsilon", epsilon))
-        key = rms_normalize(b, x.key, operand(n, 15), n.attr("k_norm_epsilon", epsilon))
+        query = rms_normalize(b, x.query, required(n, 14), n.attr("q_norm_epsilon", epsilon))
+        key = rms_normalize(b, x.key, required(n, 15), n.attr("k_norm_epsilon", epsilon))
         x = Heads(query, key, x.value)
-    lengths = b("Add", b("Cast", flat(b, operand(n, 5)), to=int(INT64)), b.ints(1))
-    total = b("Cast", flat(b, operand(n, 6)), to=int(INT64))
+    lengths = b("Add", b("Cast", flat(b, required(n, 5)), to=int(INT64)), b.ints(1))
+    total = b("Cast", flat(b, required(n, 6)), to=int(INT64))
     valid = given(n, 16)
     new = size(b, x.query, 2) if valid is None else b("Cast", flat(b, valid), to=int(INT64))
     step = _Step(x, lengths, b("Max", b("Sub", lengths, new), b.ints(0)), total)
@@ -281,15 +270,15 @@ def sparse_attention(b: Builder, n: Inference) -> Outputs:
     x = _separate(b, n, n.attr("kv_num_heads"))
     if x is None:
         return None
-    lengths = b("Cast", flat(b, operand(n, 8)), to=int(INT64))
+    lengths = b("Cast", flat(b, required(n, 8)), to=int(INT64))
     past = b("Max", b("Sub", lengths, size(b, x.query, 2)), b.ints(0))
-    step = _Step(x, lengths, past, b("Cast", flat(b, operand(n, 7)), to=int(INT64)))
+    step = _Step(x, lengths, past, b("Cast", flat(b, required(n, 7)), to=int(INT64)))
     if n.attr("do_rotary", 0):
         rotated = _rotated(b, n, step, (9, 10), None)
         if rotated is None:
             return None
         step = _Step(rotated, lengths, past, step.total)
-    present = [extend_cache(b, operand(n, 3 + i), v, past) for i, v in enumerate((step.heads.key, step.heads.value))]
+    present = [extend_cache(b, required(n, 3 + i), v, past) for i, v in enumerate((step.heads.key, step.heads.value))]
     layouts = _block_layouts(rows, columns)
     layouts = np.tile(layouts, (n.attr("num_heads") // len(layouts), 1, 1))
     block = b.ints(n.attr("sparse_block_size"))

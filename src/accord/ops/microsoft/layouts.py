@@ -15,15 +15,13 @@ import onnx_ir as ir
 
 from accord.ir import dims as D
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
 from accord.ops.microsoft.common import (
     Outputs,
     activate,
     constant_array,
     copy_attributes,
-    given,
-    operand,
     size,
     to_channels_first,
     to_channels_last,
@@ -67,7 +65,7 @@ def channels_last(b: Builder, n: Inference) -> Outputs:
     if name == "GridSample":
         modes = {"bilinear": "linear", "bicubic": "cubic"}
         attributes["mode"] = modes.get(n.attr("mode", "linear"), n.attr("mode", "linear"))
-    y = b(name, to_channels_first(b, operand(n, 0), rank), *n.node.inputs[1:], **attributes)
+    y = b(name, to_channels_first(b, required(n, 0), rank), *n.node.inputs[1:], **attributes)
     activated = activate(b, y, n.attr("activation"), tuple(n.attr("activation_params", ())))
     return None if activated is None else [to_channels_last(b, activated, rank)]
 
@@ -126,11 +124,11 @@ def _plain_weight(weight: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, A
 @expands("Conv", domain=NCHWC_DOMAIN)
 def blocked_conv(b: Builder, n: Inference) -> Outputs:
     """The sum, if given, comes before the activation."""
-    weight = constant_array(b, operand(n, 1))
+    weight = constant_array(b, required(n, 1))
     if weight is None:
         return None
     plain = b.const(np.ascontiguousarray(_plain_weight(weight, _block_size(n))))
-    y = b("Conv", operand(n, 0), plain, given(n, 2), **copy_attributes(n, *CONV_ATTRIBUTES))
+    y = b("Conv", required(n, 0), plain, given(n, 2), **copy_attributes(n, *CONV_ATTRIBUTES))
     total = given(n, 3)
     if total is not None:
         y = b("Add", y, total)
@@ -141,13 +139,13 @@ def blocked_conv(b: Builder, n: Inference) -> Outputs:
 @expands("MaxPool", "AveragePool", domain=NCHWC_DOMAIN)
 def blocked_pool(b: Builder, n: Inference) -> Outputs:
     """The plain operator."""
-    return [b(n.node.op_type, operand(n, 0), **copy_attributes(n, *POOL_ATTRIBUTES, "count_include_pad"))]
+    return [b(n.node.op_type, required(n, 0), **copy_attributes(n, *POOL_ATTRIBUTES, "count_include_pad"))]
 
 
 @expands("GlobalMaxPool", "GlobalAveragePool", domain=NCHWC_DOMAIN)
 def blocked_global_pool(b: Builder, n: Inference) -> Outputs:
     """The plain operator."""
-    return [b(n.node.op_type, operand(n, 0))]
+    return [b(n.node.op_type, required(n, 0))]
 
 
 @expands("Upsample", domain=NCHWC_DOMAIN)
@@ -158,7 +156,7 @@ def blocked_upsample(b: Builder, n: Inference) -> Outputs:
     return [
         b(
             "Resize",
-            operand(n, 0),
+            required(n, 0),
             None,
             scales,
             mode=mode,
@@ -171,7 +169,7 @@ def blocked_upsample(b: Builder, n: Inference) -> Outputs:
 @expands("ReorderInput", domain=NCHWC_DOMAIN)
 def reorder_input(b: Builder, n: Inference) -> Outputs:
     """Into blocks: what stays of it is that the channels are padded to whole blocks."""
-    x, rank = operand(n, 0), n.tensor(0).rank
+    x, rank = required(n, 0), n.tensor(0).rank
     if rank is None:
         return None
     if n.attr("channels_last", 0):
@@ -191,7 +189,7 @@ def reorder_input(b: Builder, n: Inference) -> Outputs:
 @expands("ReorderOutput", domain=NCHWC_DOMAIN)
 def reorder_output(b: Builder, n: Inference) -> Outputs:
     """Out of blocks: the padding is cut off."""
-    x, rank = operand(n, 0), n.tensor(0).rank
+    x, rank = required(n, 0), n.tensor(0).rank
     if rank is None:
         return None
     channels = n.attr("channels", 0)

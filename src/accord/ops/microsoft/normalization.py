@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.ops.microsoft.common import Outputs, cast, given, like_cast, operand, reshape, size, wants
+from accord.ops.microsoft.common import Outputs, cast, like_cast, reshape, size, wants
 from accord.ops.microsoft.schemas import DOMAIN
 
 __all__ = ["mask_lengths", "rms_normalize", "simplified"]
@@ -32,13 +32,13 @@ def layer_normalization(b: Builder, n: Inference) -> Outputs:
 
     The scale and the bias may be of another float type than the data; the statistics are float32.
     """
-    x = operand(n, 0)
+    x = required(n, 0)
     bias = given(n, 2)
     outputs = b.multi(
         "LayerNormalization",
         max(1, len(n.node.outputs)),
         x,
-        like_cast(b, operand(n, 1), x),
+        like_cast(b, required(n, 1), x),
         None if bias is None else like_cast(b, bias, x),
         axis=n.attr("axis", -1),
         epsilon=n.attr("epsilon", 1e-5),
@@ -62,8 +62,8 @@ def rms_normalize(b: Builder, x: ir.Value, scale: ir.Value, epsilon: float, axis
 @expands("SimplifiedLayerNormalization", domain=DOMAIN)
 def simplified(b: Builder, n: Inference) -> Outputs:
     """RMS normalisation; its second output is the reciprocal of the root mean square."""
-    x, axis, epsilon = operand(n, 0), n.attr("axis", -1), n.attr("epsilon", 1e-5)
-    y = like_cast(b, rms_normalize(b, x, operand(n, 1), epsilon, axis), operand(n, 1))
+    x, axis, epsilon = required(n, 0), n.attr("axis", -1), n.attr("epsilon", 1e-5)
+    y = like_cast(b, rms_normalize(b, x, required(n, 1), epsilon, axis), required(n, 1))
     if not wants(n, 1):
         return [y]
     rank = n.tensor(0).rank
@@ -75,13 +75,13 @@ def simplified(b: Builder, n: Inference) -> Outputs:
 @expands("SkipLayerNormalization", domain=DOMAIN)
 def skip_layer_normalization(b: Builder, n: Inference) -> Outputs:
     """The skip input broadcasts over the batch."""
-    total = _sum(b, operand(n, 0), operand(n, 1), given(n, 4))
+    total = _sum(b, required(n, 0), required(n, 1), given(n, 4))
     statistics = 3 if wants(n, 1) or wants(n, 2) else 1
     outputs = b.multi(
         "LayerNormalization",
         statistics,
         total,
-        operand(n, 2),
+        required(n, 2),
         given(n, 3),
         axis=-1,
         epsilon=n.attr("epsilon", 1e-12),
@@ -92,9 +92,9 @@ def skip_layer_normalization(b: Builder, n: Inference) -> Outputs:
 @expands("SkipSimplifiedLayerNormalization", domain=DOMAIN)
 def skip_simplified_layer_normalization(b: Builder, n: Inference) -> Outputs:
     """As :func:`skip_layer_normalization`, without a mean."""
-    total = _sum(b, operand(n, 0), operand(n, 1), given(n, 3))
+    total = _sum(b, required(n, 0), required(n, 1), given(n, 3))
     epsilon = n.attr("epsilon", 1e-12)
-    y = rms_normalize(b, total, operand(n, 2), epsilon)
+    y = rms_normalize(b, total, required(n, 2), epsilon)
     inverse = _inverse_root(b, total, (-1,), epsilon) if wants(n, 2) else None
     if wants(n, 1):
         return None
@@ -115,16 +115,16 @@ def mask_lengths(b: Builder, mask: ir.Value | None, ids: ir.Value) -> ir.Value:
 @expands("EmbedLayerNormalization", domain=DOMAIN)
 def embed_layer_normalization(b: Builder, n: Inference) -> Outputs:
     """Positions count from 0 unless they are given."""
-    ids, table = operand(n, 0), operand(n, 3)
+    ids, table = required(n, 0), required(n, 3)
     positions = given(n, 8)
     if positions is not None:
         position = b("Gather", table, positions, axis=0)
     else:
         position = b("Slice", table, b.ints(0), size(b, ids, 1), b.ints(0))
     segments = given(n, 1)
-    segment = None if segments is None else b("Gather", operand(n, 4), segments, axis=0)
-    total = _sum(b, b("Gather", operand(n, 2), ids, axis=0), position, segment)
-    y = b("LayerNormalization", total, operand(n, 5), operand(n, 6), axis=-1, epsilon=n.attr("epsilon", 1e-12))
+    segment = None if segments is None else b("Gather", required(n, 4), segments, axis=0)
+    total = _sum(b, b("Gather", required(n, 2), ids, axis=0), position, segment)
+    y = b("LayerNormalization", total, required(n, 5), required(n, 6), axis=-1, epsilon=n.attr("epsilon", 1e-12))
     lengths = mask_lengths(b, given(n, 7), ids) if wants(n, 1) else None
     return [y, lengths, total]
 
@@ -143,8 +143,8 @@ def _group_norm(b: Builder, n: Inference, x: ir.Value) -> list[ir.Value] | None:
     y = b(
         "GroupNormalization",
         wide,
-        cast(b, operand(n, 1), FLOAT),
-        cast(b, operand(n, 2), FLOAT),
+        cast(b, required(n, 1), FLOAT),
+        cast(b, required(n, 2), FLOAT),
         num_groups=n.attr("groups"),
         epsilon=n.attr("epsilon", 1e-5),
     )
@@ -158,13 +158,13 @@ def _group_norm(b: Builder, n: Inference, x: ir.Value) -> list[ir.Value] | None:
 @expands("GroupNorm", domain=DOMAIN)
 def group_norm(b: Builder, n: Inference) -> Outputs:
     """Statistics, scale and activation in float32."""
-    return _group_norm(b, n, operand(n, 0))
+    return _group_norm(b, n, required(n, 0))
 
 
 @expands("SkipGroupNorm", domain=DOMAIN)
 def skip_group_norm(b: Builder, n: Inference) -> Outputs:
     """The skip input may be (N, C) or (N, 1, 1, C): one vector for each image."""
-    x, skip = operand(n, 0), operand(n, 3)
+    x, skip = required(n, 0), required(n, 3)
     if n.tensor(3).rank == 2:
         skip = b("Unsqueeze", skip, b.ints(1, 2))
     total = _sum(b, x, skip, given(n, 4))
@@ -182,7 +182,7 @@ def _branches(b: Builder, n: Inference, x: ir.Value, count: int) -> ir.Value:
 @expands("BranchwiseRMSNorm", domain=DOMAIN)
 def branchwise_rms_norm(b: Builder, n: Inference) -> Outputs:
     """Arithmetic in float32, rounded once; the scale may be (H), (C, H) or (C * H)."""
-    x, scale = operand(n, 0), given(n, 1)
+    x, scale = required(n, 0), given(n, 1)
     count = n.attr("num_branches", 0)
     branches = cast(b, _branches(b, n, x, count), FLOAT)
     y = b("Mul", branches, _inverse_root(b, branches, (-1,), n.attr("epsilon", 1e-5)))
@@ -198,7 +198,7 @@ def branchwise_rms_norm(b: Builder, n: Inference) -> Outputs:
 @expands("GatedRMSNorm", domain=DOMAIN)
 def gated_rms_norm(b: Builder, n: Inference) -> Outputs:
     """Normalises runs of as many elements as the scale has; arithmetic in float32."""
-    x, scale, gate = operand(n, 0), operand(n, 1), operand(n, 2)
+    x, scale, gate = required(n, 0), required(n, 1), required(n, 2)
     activation = n.attr("activation", "silu").lower()
     rows = reshape(b, cast(b, x, FLOAT), -1, size(b, scale, 0))
     y = rms_normalize(b, rows, cast(b, scale, FLOAT), n.attr("epsilon", 1e-5))
@@ -211,7 +211,7 @@ def gated_rms_norm(b: Builder, n: Inference) -> Outputs:
 @expands("GatedAdd", domain=DOMAIN)
 def gated_add(b: Builder, n: Inference) -> Outputs:
     """With a weight the gate is a projection through a sigmoid, rounded at each step; GPU kernels do that only."""
-    x, y, gate, weight = operand(n, 0), operand(n, 1), operand(n, 2), given(n, 3)
+    x, y, gate, weight = required(n, 0), required(n, 1), required(n, 2), given(n, 3)
     if weight is not None:
         projected = like_cast(b, b("MatMul", cast(b, gate, FLOAT), cast(b, weight, FLOAT)), x)
         gate = like_cast(b, b("Sigmoid", cast(b, projected, FLOAT)), x)
@@ -222,21 +222,21 @@ def gated_add(b: Builder, n: Inference) -> Outputs:
 def engram_gate(b: Builder, n: Inference) -> Outputs:
     """A signed root of the similarity, through a sigmoid; arithmetic in float32."""
     epsilon = n.attr("epsilon", 1e-5)
-    key, query, value = (cast(b, operand(n, i), FLOAT) for i in range(3))
+    key, query, value = (cast(b, required(n, i), FLOAT) for i in range(3))
 
     def normalized(x: ir.Value, scale: ir.Value) -> ir.Value:
         return b("Mul", b("Mul", x, _inverse_root(b, x, (-1,), epsilon)), cast(b, scale, FLOAT))
 
-    product = b("Mul", normalized(key, operand(n, 3)), normalized(query, operand(n, 4)))
+    product = b("Mul", normalized(key, required(n, 3)), normalized(query, required(n, 4)))
     width = b("Sqrt", b("Cast", size(b, key, -1), to=int(FLOAT)))
     dot = b("Div", b("ReduceSum", product, b.ints(-1), keepdims=1), width)
     root = b("Sqrt", b("Max", b("Abs", dot), b.scalar(1e-6, dot)))
     gate = b("Sigmoid", b("Mul", b("Sign", dot), root))
     gated = b("Mul", gate, b("Unsqueeze", value, b.ints(2)))
-    outputs: list[ir.Value | None] = [like_cast(b, gated, operand(n, 0))]
+    outputs: list[ir.Value | None] = [like_cast(b, gated, required(n, 0))]
     scale = given(n, 5)
     if wants(n, 1) and scale is not None:
-        outputs.append(like_cast(b, normalized(gated, scale), operand(n, 0)))
+        outputs.append(like_cast(b, normalized(gated, scale), required(n, 0)))
     return outputs
 
 
@@ -265,25 +265,25 @@ def _ranked(n: Inference, index: int, count: int) -> int | None:
 def hyper_connection_pre_mix(b: Builder, n: Inference) -> Outputs:
     """A weighted sum over branches."""
     count = n.attr("num_branches", 0)
-    branches = cast(b, _branches(b, n, operand(n, 0), count), FLOAT)
+    branches = cast(b, _branches(b, n, required(n, 0), count), FLOAT)
     rank = _ranked(n, 0, count)
     known = n.tensor(0).shape
     if not count and known is not None and isinstance(known[-2], int):
         count = known[-2]
-    mix = _mixing(b, operand(n, 1), n.tensor(1).rank, rank, count)
+    mix = _mixing(b, required(n, 1), n.tensor(1).rank, rank, count)
     if mix is None:
         return None
     total = b("ReduceSum", b("Mul", branches, mix), b.ints(-2), keepdims=0)
     scale: Any = n.attr("reduction_scale", 1.0)
     if scale != 1.0:
         total = b("Mul", total, b.scalar(scale, total))
-    return [like_cast(b, total, operand(n, 0))]
+    return [like_cast(b, total, required(n, 0))]
 
 
 @expands("HyperConnectionPostMix", domain=DOMAIN)
 def hyper_connection_post_mix(b: Builder, n: Inference) -> Outputs:
     """Streams mixed by a matrix (transposed), plus the block's output to each."""
-    x, count = operand(n, 0), n.attr("num_branches", 0)
+    x, count = required(n, 0), n.attr("num_branches", 0)
     branches = cast(b, _branches(b, n, x, count), FLOAT)
     rank = _ranked(n, 0, count)
     if rank is None:
@@ -292,10 +292,10 @@ def hyper_connection_post_mix(b: Builder, n: Inference) -> Outputs:
     if stream_mix is not None:
         mixer = cast(b, stream_mix, FLOAT)
         branches = b("MatMul", b("Transpose", mixer, perm=(*range(rank - 2), rank - 1, rank - 2)), branches)
-    post = cast(b, operand(n, 2), FLOAT)
+    post = cast(b, required(n, 2), FLOAT)
     if n.tensor(2).rank == rank - 1:
         post = b("Unsqueeze", post, b.ints(-1))
-    injected = b("Mul", post, b("Unsqueeze", cast(b, operand(n, 1), FLOAT), b.ints(-2)))
+    injected = b("Mul", post, b("Unsqueeze", cast(b, required(n, 1), FLOAT), b.ints(-2)))
     total = b("Add", branches, injected)
     return [like_cast(b, b("Reshape", total, b("Shape", x)), x)]
 
@@ -303,7 +303,7 @@ def hyper_connection_post_mix(b: Builder, n: Inference) -> Outputs:
 @expands("HyperConnectionLowRankMix", domain=DOMAIN)
 def hyper_connection_low_rank_mix(b: Builder, n: Inference) -> Outputs:
     """Every step is rounded to T, as the separate operators would do."""
-    streams, count = operand(n, 0), n.attr("num_branches")
+    streams, count = required(n, 0), n.attr("num_branches")
     shape = b("Shape", streams)
     block, gate = given(n, 5), given(n, 6)
     if block is not None and gate is not None:
@@ -311,18 +311,18 @@ def hyper_connection_low_rank_mix(b: Builder, n: Inference) -> Outputs:
         streams = b("Reshape", b("Add", _branches(b, n, streams, count), injected), shape)
     branches = _branches(b, n, streams, count)
     wide = cast(b, branches, FLOAT)
-    scale = cast(b, reshape(b, operand(n, 1), count, -1), FLOAT)
+    scale = cast(b, reshape(b, required(n, 1), count, -1), FLOAT)
     normed = b("Mul", b("Mul", wide, _inverse_root(b, wide, (-1,), n.attr("epsilon", 1e-5))), scale)
     normed = like_cast(b, normed, streams)
     flat = b("Reshape", normed, shape)
-    down = b("MatMul", flat, operand(n, 2))
+    down = b("MatMul", flat, required(n, 2))
     hidden = b("Mul", down, b.scalar(n.attr("silu_alpha", 1.0), down))
     hidden = b("Mul", hidden, b("Sigmoid", hidden))
-    gates = b("Reshape", b("Sigmoid", b("MatMul", hidden, operand(n, 3))), b("Shape", branches))
+    gates = b("Reshape", b("Sigmoid", b("MatMul", hidden, required(n, 3))), b("Shape", branches))
     product = b("Mul", cast(b, normed, FLOAT), cast(b, gates, FLOAT))
     reduced = b("ReduceSum", product, b.ints(-2), keepdims=0)
     reduced = b("Mul", reduced, b.scalar(n.attr("reduction_scale", 1.0), reduced))
-    inject = b("MatMul", flat, operand(n, 4))
+    inject = b("MatMul", flat, required(n, 4))
     inject = b("Sigmoid", b("Div", inject, b.scalar(n.attr("gate_div", 1.0), inject)))
     post = b("Mul", inject, b.scalar(n.attr("gate_mul", 1.0), inject))
     return [like_cast(b, reduced, streams), post, streams]
@@ -331,7 +331,7 @@ def hyper_connection_low_rank_mix(b: Builder, n: Inference) -> Outputs:
 @expands("RouterGateUpProj", domain=DOMAIN)
 def router_gate_up_proj(b: Builder, n: Inference) -> Outputs:
     """One projection, split into router logits, gate and up."""
-    y = b("MatMul", operand(n, 0), operand(n, 1))
+    y = b("MatMul", required(n, 0), required(n, 1))
     router_size = n.attr("router_size")
     router = b("Slice", y, b.ints(0), b.ints(router_size), b.ints(-1))
     rest = b("Slice", y, b.ints(router_size), b.ints(np.iinfo(np.int64).max), b.ints(-1))

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
 from accord.ops.microsoft.attention import (
     Heads,
@@ -18,7 +18,7 @@ from accord.ops.microsoft.attention import (
     split_bias,
     to_heads,
 )
-from accord.ops.microsoft.common import Outputs, constant_array, flat, given, operand, reshape, size, wants
+from accord.ops.microsoft.common import Outputs, constant_array, flat, reshape, size, wants
 from accord.ops.microsoft.rotary import sequence_positions
 from accord.ops.microsoft.schemas import DOMAIN
 
@@ -35,7 +35,7 @@ def _valid_tokens(b: Builder, counts: ir.Value, length: ir.Value) -> ir.Value:
 @expands("RemovePadding", domain=DOMAIN)
 def remove_padding(b: Builder, n: Inference) -> Outputs:
     """Tokens in the order of the batch; their places, then those of the padding."""
-    x, counts = operand(n, 0), operand(n, 1)
+    x, counts = required(n, 0), required(n, 1)
     length = size(b, x, 1)
     valid = flat(b, _valid_tokens(b, counts, length))
     places, padding = (flat(b, b("NonZero", v)) for v in (valid, b("Not", valid)))
@@ -88,14 +88,14 @@ class _Packing:
 @expands("RestorePadding", domain=DOMAIN)
 def restore_padding(b: Builder, n: Inference) -> Outputs:
     """Zeros where there is no token."""
-    x = operand(n, 0)
-    return [_Packing.of(b, operand(n, 1), size(b, x, 0)).restored(b, x)]
+    x = required(n, 0)
+    return [_Packing.of(b, required(n, 1), size(b, x, 0)).restored(b, x)]
 
 
 def _packed_attention(b: Builder, n: Inference, x: Heads, first: int) -> Outputs:
     """Inputs from ``first`` on: places, cumulated lengths, bias of the scores."""
-    packing = _Packing.of(b, operand(n, first), size(b, x.query, 0))
-    sums = operand(n, first + 1)
+    packing = _Packing.of(b, required(n, first), size(b, x.query, 0))
+    sums = required(n, first + 1)
     counts = b(
         "Sub", b("Slice", sums, b.ints(1), b.ints(np.iinfo(np.int64).max)), b("Slice", sums, b.ints(0), b.ints(-1))
     )
@@ -116,14 +116,14 @@ def _packed_attention(b: Builder, n: Inference, x: Heads, first: int) -> Outputs
 @expands("PackedAttention", domain=DOMAIN)
 def packed_attention(b: Builder, n: Inference) -> Outputs:
     """Input projection, then attention within each sequence."""
-    projected = b("Add", b("MatMul", operand(n, 0), operand(n, 1)), operand(n, 2))
+    projected = b("Add", b("MatMul", required(n, 0), required(n, 1)), required(n, 2))
     return _packed_attention(b, n, input_projection(b, n, projected), 3)
 
 
 @expands("PackedMultiHeadAttention", domain=DOMAIN)
 def packed_multi_head_attention(b: Builder, n: Inference) -> Outputs:
     """The query may hold all three, (tokens, N, 3, H)."""
-    query, key, value = operand(n, 0), given(n, 1), given(n, 2)
+    query, key, value = required(n, 0), given(n, 1), given(n, 2)
     if key is None or value is None:
         query, key, value = (reshape(b, v, 0, -1) for v in b.multi("Split", 3, query, axis=2, num_outputs=3))
     parts = split_bias(b, given(n, 3), query, key, value)
@@ -140,23 +140,23 @@ def decoder_attention(b: Builder, n: Inference) -> Outputs:
     static_kv, use_past, has_state, has_mask = (bool(np.all(f)) for f in flags if f is not None)
     cached = has_state and use_past
     heads = n.attr("num_heads")
-    query, key = (b("Transpose", operand(n, i), perm=(1, 0, 2)) for i in (0, 1))
-    bias = operand(n, 4)
+    query, key = (b("Transpose", required(n, i), perm=(1, 0, 2)) for i in (0, 1))
+    bias = required(n, 4)
     width = size(b, query, 2)
     q_bias = b("Slice", bias, b.ints(0), width, b.ints(0))
     kv_bias = b("Slice", bias, width, b.ints(np.iinfo(np.int64).max), b.ints(0))
-    q = to_heads(b, b("Add", b("MatMul", query, operand(n, 2)), q_bias), heads)
+    q = to_heads(b, b("Add", b("MatMul", query, required(n, 2)), q_bias), heads)
     if static_kv and cached:
-        k, v = operand(n, 6), operand(n, 7)
+        k, v = required(n, 6), required(n, 7)
     else:
-        projected = b("Add", b("MatMul", key if static_kv else query, operand(n, 3)), kv_bias)
+        projected = b("Add", b("MatMul", key if static_kv else query, required(n, 3)), kv_bias)
         k, v = (to_heads(b, x, heads) for x in b.multi("Split", 2, projected, axis=-1, num_outputs=2))
         if cached:
-            k, v = (b("Concat", operand(n, 6 + i), x, axis=2) for i, x in enumerate((k, v)))
+            k, v = (b("Concat", required(n, 6 + i), x, axis=2) for i, x in enumerate((k, v)))
     mask: ir.Value | None = None
     if has_mask:
         # True marks padding here.
-        keep = b("Not", b("Unsqueeze", operand(n, 5), b.ints(1, 2)))
+        keep = b("Not", b("Unsqueeze", required(n, 5), b.ints(1, 2)))
         mask = additive_mask(b, keep, q, n.attr("mask_filter_value", -10000.0))
     y = attend(b, Heads(q, k, v), heads=heads, mask=mask)[0]
     return [b("Transpose", y, perm=(1, 0, 2)), k if wants(n, 1) else None, v if wants(n, 2) else None]
@@ -170,11 +170,11 @@ def longformer_attention(b: Builder, n: Inference) -> Outputs:
     al., "Longformer: The Long-Document Transformer" (2020), section 3.
     """
     heads, window = n.attr("num_heads"), n.attr("window")
-    x, mask = operand(n, 0), operand(n, 3)
-    is_global = b("Cast", operand(n, 6), to=int(ir.DataType.BOOL))
+    x, mask = required(n, 0), required(n, 3)
+    is_global = b("Cast", required(n, 6), to=int(ir.DataType.BOOL))
 
     def projected(weight: int) -> Heads:
-        y = b("Add", b("MatMul", x, operand(n, weight)), operand(n, weight + 1))
+        y = b("Add", b("MatMul", x, required(n, weight)), required(n, weight + 1))
         return Heads(*b.multi("Split", 3, y, axis=-1, num_outputs=3))
 
     positions = sequence_positions(b, size(b, x, 1))

@@ -13,16 +13,14 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
 from accord.ops.microsoft.attention import finish_with_state, input_projection
 from accord.ops.microsoft.common import (
     Outputs,
     cast,
     copy_attributes,
-    given,
     like_cast,
-    operand,
     size,
     swap_last_axes,
     to_channels_first,
@@ -60,13 +58,15 @@ def quantize(b: Builder, x: ir.Value, scale: ir.Value, zero: ir.Value | None, li
 @expands("QuantizeLinear", domain=DOMAIN)
 def quantize_linear(b: Builder, n: Inference) -> Outputs:
     """As in the ONNX domain; the axis counts only for vectors of parameters."""
-    return [b("QuantizeLinear", operand(n, 0), _scalar(b, operand(n, 1)), _scalar(b, given(n, 2)), axis=n.attr("axis"))]
+    return [
+        b("QuantizeLinear", required(n, 0), _scalar(b, required(n, 1)), _scalar(b, given(n, 2)), axis=n.attr("axis"))
+    ]
 
 
 @expands("DequantizeLinear", domain=DOMAIN)
 def dequantize_linear(b: Builder, n: Inference) -> Outputs:
     """As in the ONNX domain; the axis counts only for vectors of parameters."""
-    return [dequantize(b, operand(n, 0), operand(n, 1), given(n, 2), n.attr("axis"))]
+    return [dequantize(b, required(n, 0), required(n, 1), given(n, 2), n.attr("axis"))]
 
 
 # Elementwise ------------------------------------------------------------------------------------------------------
@@ -93,26 +93,26 @@ def _zero_point(b: Builder, x: ir.Value | None) -> ir.Value:
 @expands("QLinearAdd", domain=DOMAIN)
 def q_linear_add(b: Builder, n: Inference) -> Outputs:
     """``a * A_scale / C_scale + (b * B_scale / C_scale + constant)``: the zero points make one constant."""
-    scale = operand(n, 6)
-    ratios = [b("Div", operand(n, i), scale) for i in (1, 4)]
+    scale = required(n, 6)
+    ratios = [b("Div", required(n, i), scale) for i in (1, 4)]
     zeros = [b("Mul", r, _zero_point(b, given(n, i))) for r, i in zip(ratios, (2, 5), strict=True)]
     constant = b("Sub", _zero_point(b, given(n, 7)), b("Add", *zeros))
-    left, right = (b("Mul", _float(b, operand(n, i)), r) for i, r in zip((0, 3), ratios, strict=True))
-    return [_rounded(b, b("Add", left, b("Add", right, constant)), operand(n, 0))]
+    left, right = (b("Mul", _float(b, required(n, i)), r) for i, r in zip((0, 3), ratios, strict=True))
+    return [_rounded(b, b("Add", left, b("Add", right, constant)), required(n, 0))]
 
 
 @expands("QLinearMul", domain=DOMAIN)
 def q_linear_mul(b: Builder, n: Inference) -> Outputs:
     """The product of integers, times one factor, plus the zero point."""
-    factor = b("Div", b("Mul", operand(n, 1), operand(n, 4)), operand(n, 6))
-    left, right = (b("Sub", _float(b, operand(n, i)), _zero_point(b, given(n, i + 2))) for i in (0, 3))
+    factor = b("Div", b("Mul", required(n, 1), required(n, 4)), required(n, 6))
+    left, right = (b("Sub", _float(b, required(n, i)), _zero_point(b, given(n, i + 2))) for i in (0, 3))
     y = b("Add", b("Mul", b("Mul", left, right), factor), _zero_point(b, given(n, 7)))
-    return [_rounded(b, y, operand(n, 0))]
+    return [_rounded(b, y, required(n, 0))]
 
 
 def _unary(b: Builder, n: Inference, build: Callable[[ir.Value], ir.Value]) -> list[ir.Value]:
-    x = dequantize(b, operand(n, 0), operand(n, 1), given(n, 2))
-    return [quantize(b, build(x), operand(n, 3), given(n, 4), operand(n, 0))]
+    x = dequantize(b, required(n, 0), required(n, 1), given(n, 2))
+    return [quantize(b, build(x), required(n, 3), given(n, 4), required(n, 0))]
 
 
 @expands("QLinearSigmoid", domain=DOMAIN)
@@ -154,18 +154,18 @@ def q_linear_reduce_mean(b: Builder, n: Inference) -> Outputs:
 def q_linear_where(b: Builder, n: Inference) -> Outputs:
     """Both branches are brought to the scale of the result before the choice."""
     branches = (
-        quantize(b, dequantize(b, operand(n, i), operand(n, i + 1), given(n, i + 2)), operand(n, 7), given(n, 8), x)
-        for i, x in ((1, operand(n, 1)), (4, operand(n, 4)))
+        quantize(b, dequantize(b, required(n, i), required(n, i + 1), given(n, i + 2)), required(n, 7), given(n, 8), x)
+        for i, x in ((1, required(n, 1)), (4, required(n, 4)))
     )
-    return [b("Where", operand(n, 0), *branches)]
+    return [b("Where", required(n, 0), *branches)]
 
 
 @expands("QLinearConcat", domain=DOMAIN)
 def q_linear_concat(b: Builder, n: Inference) -> Outputs:
     """Each part is brought to the scale of the result; inputs come as data, scale, zero point."""
-    scale, zero = operand(n, 0), operand(n, 1)
+    scale, zero = required(n, 0), required(n, 1)
     parts = [
-        quantize(b, dequantize(b, operand(n, i), operand(n, i + 1), given(n, i + 2)), scale, zero, zero)
+        quantize(b, dequantize(b, required(n, i), required(n, i + 1), given(n, i + 2)), scale, zero, zero)
         for i in range(2, len(n.node.inputs), 3)
     ]
     return [b("Concat", *parts, axis=n.attr("axis"))]
@@ -181,10 +181,10 @@ def q_linear_average_pool(b: Builder, n: Inference) -> Outputs:
     names = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
     rank = len(n.attr("kernel_shape")) + 2
     last = n.node.domain == NHWC_DOMAIN or bool(n.attr("channels_last", 0))
-    x = dequantize(b, operand(n, 0), operand(n, 1), given(n, 2))
+    x = dequantize(b, required(n, 0), required(n, 1), given(n, 2))
     y = b("AveragePool", to_channels_first(b, x, rank) if last else x, **copy_attributes(n, *names))
-    y = b("Add", b("Div", y, operand(n, 3)), _zero_point(b, given(n, 4)))
-    return [_rounded(b, to_channels_last(b, y, rank) if last else y, operand(n, 0))]
+    y = b("Add", b("Div", y, required(n, 3)), _zero_point(b, given(n, 4)))
+    return [_rounded(b, to_channels_last(b, y, rank) if last else y, required(n, 0))]
 
 
 @expands("QLinearGlobalAveragePool", domain=DOMAIN)
@@ -205,8 +205,8 @@ def q_linear_conv(b: Builder, n: Inference) -> Outputs:
     rank = n.tensor(3).rank or n.tensor(0).rank
     if rank is None:
         return None
-    x = to_channels_first(b, operand(n, 0), rank) if last else operand(n, 0)
-    parameters = [_scalar(b, given(n, i)) if i != 3 else operand(n, i) for i in range(1, 8)]
+    x = to_channels_first(b, required(n, 0), rank) if last else required(n, 0)
+    parameters = [_scalar(b, given(n, i)) if i != 3 else required(n, i) for i in range(1, 8)]
     y = b("QLinearConv", x, *parameters, given(n, 8), **copy_attributes(n, *CONV_ATTRIBUTES))
     return [to_channels_last(b, y, rank) if last else y]
 
@@ -229,7 +229,7 @@ def scaled_product(
 @expands("MatMulIntegerToFloat", domain=DOMAIN)
 def mat_mul_integer_to_float(b: Builder, n: Inference) -> Outputs:
     """MatMulInteger, scaled; a vector of scales or zero points of B has one for each column."""
-    sides = [(operand(n, i), cast(b, operand(n, i + 2), FLOAT), given(n, i + 4)) for i in (0, 1)]
+    sides = [(required(n, i), cast(b, required(n, i + 2), FLOAT), given(n, i + 4)) for i in (0, 1)]
     bias = given(n, 6)
     y = scaled_product(b, sides[0], sides[1], None if bias is None else cast(b, bias, FLOAT))
     return [cast(b, y, n.tensor(2).dtype or FLOAT)]
@@ -238,8 +238,8 @@ def mat_mul_integer_to_float(b: Builder, n: Inference) -> Outputs:
 @expands("DynamicQuantizeMatMul", domain=DOMAIN)
 def dynamic_quantize_mat_mul(b: Builder, n: Inference) -> Outputs:
     """The range of A decides its scale at run time."""
-    a = b.multi("DynamicQuantizeLinear", 3, operand(n, 0))
-    return [scaled_product(b, (a[0], a[1], a[2]), (operand(n, 1), operand(n, 2), given(n, 3)), given(n, 4))]
+    a = b.multi("DynamicQuantizeLinear", 3, required(n, 0))
+    return [scaled_product(b, (a[0], a[1], a[2]), (required(n, 1), required(n, 2), given(n, 3)), given(n, 4))]
 
 
 @expands("MatMulInteger16", domain=DOMAIN)
@@ -247,7 +247,7 @@ def mat_mul_integer_16(b: Builder, n: Inference) -> Outputs:
     """In 32 bits, wrapping around; unsigned if an input is."""
     dtypes = (n.tensor(0).dtype, n.tensor(1).dtype)
     target = UINT32 if dtypes == (ir.DataType.UINT16, ir.DataType.UINT16) else INT32
-    return [b("MatMul", *(b("Cast", operand(n, i), to=int(target)) for i in (0, 1)))]
+    return [b("MatMul", *(b("Cast", required(n, i), to=int(target)) for i in (0, 1)))]
 
 
 @expands("MulInteger", domain=DOMAIN)
@@ -255,7 +255,7 @@ def mul_integer(b: Builder, n: Inference) -> Outputs:
     """Zero points are the second and the fourth input."""
 
     def centred(index: int) -> ir.Value:
-        x, zero = cast(b, operand(n, index), INT32), given(n, index + 1)
+        x, zero = cast(b, required(n, index), INT32), given(n, index + 1)
         return x if zero is None else b("Sub", x, cast(b, zero, INT32))
 
     return [b("Mul", centred(0), centred(2))]
@@ -265,14 +265,14 @@ def mul_integer(b: Builder, n: Inference) -> Outputs:
 def reduce_sum_integer(b: Builder, n: Inference) -> Outputs:
     """In int32 for signed data, uint32 for unsigned."""
     target = UINT32 if n.tensor(0).dtype == ir.DataType.UINT8 else INT32
-    wide = cast(b, operand(n, 0), target)
+    wide = cast(b, required(n, 0), target)
     return [b("ReduceSum", wide, b.ints(*n.attr("axes")), keepdims=n.attr("keepdims", 1))]
 
 
 @expands("QGemm", domain=DOMAIN)
 def q_gemm(b: Builder, n: Inference) -> Outputs:
     """C counts in units of the product of the scales; without a scale of the result, it is float32."""
-    a, w = operand(n, 0), operand(n, 3)
+    a, w = required(n, 0), required(n, 3)
     if n.attr("transA", 0):
         a = swap_last_axes(b, a, 2)
     if n.attr("transB", 0):
@@ -281,7 +281,7 @@ def q_gemm(b: Builder, n: Inference) -> Outputs:
     c = given(n, 6)
     if c is not None:
         total = b("Add", total, c)
-    scale = b("Mul", operand(n, 1), operand(n, 4))
+    scale = b("Mul", required(n, 1), required(n, 4))
     alpha = n.attr("alpha", 1.0)
     if alpha != 1.0:
         scale = b("Mul", scale, b.scalar(alpha, scale))
@@ -298,19 +298,19 @@ def q_attention(b: Builder, n: Inference) -> Outputs:
     """An integer input projection, then Attention in float."""
     if n.attr("do_rotary", 0) or n.attr("past_present_share_buffer", 0):
         return None
-    left = (operand(n, 0), operand(n, 3), given(n, 6))
-    right = (operand(n, 1), operand(n, 4), given(n, 7))
-    projected = scaled_product(b, left, right, operand(n, 2))
+    left = (required(n, 0), required(n, 3), given(n, 6))
+    right = (required(n, 1), required(n, 4), given(n, 7))
+    projected = scaled_product(b, left, right, required(n, 2))
     return finish_with_state(b, n, input_projection(b, n, projected), given(n, 5), given(n, 8), None)
 
 
 @expands("QEmbedLayerNormalization", domain=DOMAIN)
 def q_embed_layer_normalization(b: Builder, n: Inference) -> Outputs:
     """Rows are gathered as integers and dequantized after."""
-    ids = operand(n, 0)
+    ids = required(n, 0)
 
     def table(data: int, scale: int) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-        return operand(n, data), operand(n, scale), given(n, scale + 5)
+        return required(n, data), required(n, scale), given(n, scale + 5)
 
     def rows(data: int, scale: int, index: ir.Value) -> ir.Value:
         x, s, zero = table(data, scale)

@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.ops.microsoft.common import Outputs, activate, cast, dims, flat, given, operand, reshape, size
+from accord.ops.microsoft.common import Outputs, activate, cast, dims, flat, reshape, size
 from accord.ops.microsoft.loops import scan
 from accord.ops.microsoft.quantized import scaled_product
 from accord.ops.microsoft.rotary import sequence_positions
@@ -120,7 +120,7 @@ def dynamic_quantize_lstm(b: Builder, n: Inference) -> Outputs:
     if not isinstance(hidden, int):
         return None
     functions = _activations(n, count)
-    x, lengths = operand(n, 0), given(n, 4)
+    x, lengths = required(n, 0), given(n, 4)
     running: ir.Value | None = None
     if lengths is not None:
         lengths = cast(b, lengths, INT64)
@@ -159,7 +159,7 @@ def _matrix(
     b: Builder, n: Inference, data: int, scale: int, direction: int, count: int
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Weight (rows, 4 * H), scale and zero point of one direction; the latter scalars or vectors."""
-    found = [_of_direction(b, operand(n, i), direction, count) for i in (data, scale, scale + 1)]
+    found = [_of_direction(b, required(n, i), direction, count) for i in (data, scale, scale + 1)]
     weight, s, zero = found
     assert weight is not None and s is not None and zero is not None
     return weight, s, zero

@@ -10,21 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.ops.microsoft.common import (
-    Outputs,
-    activate,
-    cast,
-    dims,
-    flat,
-    given,
-    like_cast,
-    operand,
-    reshape,
-    size,
-    wants,
-)
+from accord.ops.microsoft.common import Outputs, activate, cast, dims, flat, like_cast, reshape, size, wants
 from accord.ops.microsoft.loops import scan
 from accord.ops.microsoft.rotary import sequence_positions
 from accord.ops.microsoft.schemas import DOMAIN
@@ -110,15 +98,15 @@ def linear_attention(b: Builder, n: Inference) -> Outputs:
     q_heads, heads = n.attr("q_num_heads"), n.attr("kv_num_heads")
     rule = n.attr("update_rule", "gated_delta")
     k_size, v_size = q_width // q_heads, v_width // heads
-    query, key, value = (cast(b, operand(n, i), FLOAT) for i in range(3))
+    query, key, value = (cast(b, required(n, i), FLOAT) for i in range(3))
     groups = max(q_heads // heads, 1)
     query = _repeat(b, reshape(b, query, 0, 0, q_heads, k_size), 2, max(heads // q_heads, 1))
     key = _repeat(b, reshape(b, key, 0, 0, k_width // k_size, k_size), 2, heads * k_size // k_width)
     decay = rate = None
     if rule in ("gated", "gated_delta"):
-        decay = reshape(b, cast(b, operand(n, 4), FLOAT), 0, 0, heads, -1, 1)
+        decay = reshape(b, cast(b, required(n, 4), FLOAT), 0, 0, heads, -1, 1)
     if rule in ("delta", "gated_delta"):
-        rate = reshape(b, cast(b, operand(n, 5), FLOAT), 0, 0, -1, 1, 1)
+        rate = reshape(b, cast(b, required(n, 5), FLOAT), 0, 0, -1, 1, 1)
     state = given(n, 3)
     if state is None:
         initial = b("Expand", b.const(np.array(0, np.float32)), dims(b, size(b, query, 0), heads, k_size, v_size))
@@ -133,16 +121,16 @@ def linear_attention(b: Builder, n: Inference) -> Outputs:
         n.attr("scale", 0.0) or 1 / math.sqrt(k_size),
     )
     output, final = recurrence.run(b, _label(n), initial)
-    y = like_cast(b, reshape(b, output, 0, 0, -1), operand(n, 0))
+    y = like_cast(b, reshape(b, output, 0, 0, -1), required(n, 0))
     return [y, final if state is None else like_cast(b, final, state)]
 
 
 @expands("LinearAttentionGate", domain=DOMAIN)
 def linear_attention_gate(b: Builder, n: Inference) -> Outputs:
     """Computed in float32, rounded once."""
-    a = operand(n, 0)
-    shifted = b("Add", cast(b, a, FLOAT), operand(n, 1))
-    decay = like_cast(b, b("Mul", operand(n, 2), b("Softplus", shifted)), a)
+    a = required(n, 0)
+    shifted = b("Add", cast(b, a, FLOAT), required(n, 1))
+    decay = like_cast(b, b("Mul", required(n, 2), b("Softplus", shifted)), a)
     update = given(n, 3)
     if update is None:
         return [decay]
@@ -204,12 +192,12 @@ def _delta_gates(b: Builder, n: Inference, heads: int, rank: int) -> tuple[ir.Va
     rule = n.attr("update_rule", "gated_delta")
     decay = rate = None
     if rule in ("gated", "gated_delta"):
-        raw = operand(n, 4)
+        raw = required(n, 4)
         per_head = n.tensor(4).rank == rank - 1
         decay = cast(b, b("Unsqueeze", raw, b.ints(-1)) if per_head else raw, FLOAT)
         kind = n.attr("gate_activation", "none")
         if kind != "none":
-            a, bias = b("Unsqueeze", b("Exp", operand(n, 7)), b.ints(-1)), reshape(b, operand(n, 8), heads, -1)
+            a, bias = b("Unsqueeze", b("Exp", required(n, 7)), b.ints(-1)), reshape(b, required(n, 8), heads, -1)
             shifted = b("Add", decay, bias)
             if kind in ("softplus", "qwen"):
                 decay = b("Mul", b("Neg", a), b("Softplus", shifted))
@@ -217,7 +205,7 @@ def _delta_gates(b: Builder, n: Inference, heads: int, rank: int) -> tuple[ir.Va
                 bound = b.scalar(n.attr("gate_lower_bound", -5.0), shifted)
                 decay = b("Mul", b("Sigmoid", b("Mul", a, shifted)), bound)
     if rule in ("delta", "gated_delta"):
-        rate = cast(b, operand(n, 5), FLOAT)
+        rate = cast(b, required(n, 5), FLOAT)
         if n.attr("beta_activation", "none") == "sigmoid":
             rate = b("Sigmoid", rate)
     return decay, rate
@@ -230,12 +218,12 @@ def gated_delta_net(b: Builder, n: Inference) -> Outputs:
     rank = n.tensor(0).rank
     if n.attr("state_update_capacity", 0) or rank is None or (n.has(1) and n.tensor(2).shape is None):
         return None
-    query = operand(n, 0)
+    query = required(n, 0)
     if n.has(1):
         value_shape, q_shape = n.tensor(2).shape, n.tensor(0).shape
         assert value_shape is not None and q_shape is not None
         heads, v_size, q_heads, k_size = value_shape[-2], value_shape[-1], q_shape[-2], q_shape[-1]
-        key, value = operand(n, 1), operand(n, 2)
+        key, value = required(n, 1), required(n, 2)
     else:
         known = n.tensor(6).shape
         width = (n.tensor(0).shape or (None,))[-1]
@@ -303,7 +291,7 @@ def _run_delta_net(
     y = b("Squeeze", output, b.ints(3))
     if not dense:
         y = ragged.packed(b, y) if ragged is not None else reshape(b, y, -1, heads, v_size)
-    return [like_cast(b, y, operand(n, 0)), b("Transpose", final, perm=(0, 1, 3, 2)) if wants(n, 1) else None]
+    return [like_cast(b, y, required(n, 0)), b("Transpose", final, perm=(0, 1, 3, 2)) if wants(n, 1) else None]
 
 
 # Causal convolution -----------------------------------------------------------------------------------------------
@@ -319,7 +307,7 @@ def causal_conv_with_state(b: Builder, n: Inference) -> Outputs:
     channels, kernel = weight_shape[0], weight_shape[-1]
     if not isinstance(channels, int) or not isinstance(kernel, int):
         return None
-    x, state = operand(n, 0), given(n, 3)
+    x, state = required(n, 0), given(n, 3)
     last = bool(n.attr("channels_last", 0))
     history = (kernel - 1) * n.attr("dilation", 1)
     shape = b("Shape", x)
@@ -331,7 +319,7 @@ def causal_conv_with_state(b: Builder, n: Inference) -> Outputs:
         past = b("Transpose", reshape(b, state, 0, 0, channels), perm=(0, 2, 1)) if last else state
     joined = b("Concat", past, x, axis=2)
     dilation = [n.attr("dilation", 1)]
-    y = b("Conv", joined, operand(n, 1), given(n, 2), group=channels, kernel_shape=[kernel], dilations=dilation)
+    y = b("Conv", joined, required(n, 1), given(n, 2), group=channels, kernel_shape=[kernel], dilations=dilation)
     activated = activate(b, y, n.attr("activation", "none"))
     if activated is None:
         return None
@@ -356,8 +344,8 @@ def varlen_causal_conv_with_state(b: Builder, n: Inference) -> Outputs:
         return None
     dilation = n.attr("dilation", 1)
     history = (kernel - 1) * dilation
-    x, state = operand(n, 0), operand(n, 4)
-    sums = b("Cast", operand(n, 2), to=int(INT64))
+    x, state = required(n, 0), required(n, 4)
+    sums = b("Cast", required(n, 2), to=int(INT64))
     starts, ends = b("Slice", sums, b.ints(0), b.ints(-1)), b("Slice", sums, b.ints(1), b.ints(_LAST))
     batch = size(b, starts, 0)
     # One table: first the states' rows, history for each sequence, then the tokens.
@@ -380,7 +368,7 @@ def varlen_causal_conv_with_state(b: Builder, n: Inference) -> Outputs:
     column = b.ints(1)
     index = entries(b("Unsqueeze", sequence, column), b("Unsqueeze", start, column), position)
     taps = cast(b, b("Gather", table, index, axis=0), FLOAT)
-    weight = b("Transpose", cast(b, reshape(b, operand(n, 1), channels, kernel), FLOAT), perm=(1, 0))
+    weight = b("Transpose", cast(b, reshape(b, required(n, 1), channels, kernel), FLOAT), perm=(1, 0))
     y = b("ReduceSum", b("Mul", taps, weight), b.ints(1), keepdims=0)
     bias = given(n, 3)
     if bias is not None:

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.ops.microsoft.common import Outputs, flat, given, like_cast, operand, reshape, size
+from accord.ops.microsoft.common import Outputs, flat, like_cast, reshape, size
 from accord.ops.microsoft.schemas import DOMAIN
 
 __all__ = ["partial_width", "rotate", "sequence_positions"]
@@ -67,7 +67,7 @@ def sequence_positions(b: Builder, length: ir.Value) -> ir.Value:
 @expands("RotaryEmbedding", domain=DOMAIN)
 def rotary_embedding(b: Builder, n: Inference) -> Outputs:
     """Positions are one for each token, or one number that the first token of each sequence has."""
-    x, positions, cos, sin = (operand(n, i) for i in range(4))
+    x, positions, cos, sin = (required(n, i) for i in range(4))
     prepared = _arguments(b, n, x, cos)
     if prepared is None:
         return None
@@ -102,7 +102,7 @@ def _arguments(b: Builder, n: Inference, x: ir.Value, cos: ir.Value) -> tuple[in
 @expands("MRotaryEmbedding", domain=DOMAIN)
 def m_rotary_embedding(b: Builder, n: Inference) -> Outputs:
     """The angle of each feature pair follows one of three positions."""
-    x, positions, cos, sin = (operand(n, i) for i in range(4))
+    x, positions, cos, sin = (required(n, i) for i in range(4))
     prepared = _arguments(b, n, x, cos)
     if prepared is None:
         return None
@@ -134,7 +134,7 @@ def _streams(sections: tuple[int, ...], layout: int) -> np.ndarray[tuple[int], n
 @expands("GemmaRotaryEmbedding", domain=DOMAIN)
 def gemma_rotary_embedding(b: Builder, n: Inference) -> Outputs:
     """Angles (B, S, H) in float32; query, key and their rotated halves (B, N, S, H) in float16."""
-    angles, q, q_rotated, k, k_rotated = (operand(n, i) for i in range(5))
+    angles, q, q_rotated, k, k_rotated = (required(n, i) for i in range(5))
     cos, sin = (b("Unsqueeze", like_cast(b, b(f, angles), q), b.ints(1)) for f in ("Cos", "Sin"))
     pairs = ((q, q_rotated), (k, k_rotated))
     return [b("Add", b("Mul", plain, cos), b("Mul", turned, sin)) for plain, turned in pairs]
@@ -151,12 +151,12 @@ def relative_position_bias(b: Builder, n: Inference) -> Outputs:
     table is declared as (buckets, N) and stored by columns: its memory is (N, buckets). The output is (1, N, query
     length, key length).
     """
-    table = operand(n, 0)
+    table = required(n, 0)
     buckets = (b.shape(table) or (None,))[0]
     if not isinstance(buckets, int):
         return None
     table = reshape(b, table, -1, buckets)
-    queries, keys = (sequence_positions(b, b("Cast", flat(b, operand(n, i)), to=int(INT64))) for i in (1, 2))
+    queries, keys = (sequence_positions(b, b("Cast", flat(b, required(n, i)), to=int(INT64))) for i in (1, 2))
     distance = b("Sub", b("Unsqueeze", queries, b.ints(1)), b("Unsqueeze", keys, b.ints(0)))
     zero = b.scalar(0, distance)
     offset = None
@@ -192,7 +192,7 @@ def gated_relative_position_bias(b: Builder, n: Inference) -> Outputs:
     if given(n, 6) is not None:
         return None
     heads = n.attr("num_heads")
-    query, query_bias, rel_pos, weight, bias, eco_a = (operand(n, i) for i in range(6))
+    query, query_bias, rel_pos, weight, bias, eco_a = (required(n, i) for i in range(6))
     parts = (b.shape(weight) or (None, None))[1]
     if not isinstance(parts, int):
         return None

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
-from accord.ir.expand import expands
+from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.ops.microsoft.common import Outputs, cast, copy_attributes, flat, given, operand, size
+from accord.ops.microsoft.common import Outputs, cast, copy_attributes, flat, size
 from accord.ops.microsoft.rotary import sequence_positions
 from accord.ops.microsoft.schemas import DOMAIN
 
@@ -24,19 +24,19 @@ _LAST = np.iinfo(np.int64).max
 @expands("SampleOp", domain=DOMAIN)
 def sample_op(b: Builder, n: Inference) -> Outputs:
     """A copy."""
-    return [b("Identity", operand(n, 0))]
+    return [b("Identity", required(n, 0))]
 
 
 @expands("ExpandDims", domain=DOMAIN)
 def expand_dims(b: Builder, n: Inference) -> Outputs:
     """The axis is an input."""
-    return [b("Unsqueeze", operand(n, 0), cast(b, flat(b, operand(n, 1)), INT64))]
+    return [b("Unsqueeze", required(n, 0), cast(b, flat(b, required(n, 1)), INT64))]
 
 
 @expands("GatherND", domain=DOMAIN)
 def gather_nd(b: Builder, n: Inference) -> Outputs:
     """Indices of either integer type."""
-    return [b("GatherND", operand(n, 0), cast(b, operand(n, 1), INT64))]
+    return [b("GatherND", required(n, 0), cast(b, required(n, 1), INT64))]
 
 
 @expands("GridSample", domain=DOMAIN)
@@ -44,13 +44,13 @@ def grid_sample(b: Builder, n: Inference) -> Outputs:
     """Modes under their former names."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(n.attr("mode", "bilinear"), "nearest")
     attributes = copy_attributes(n, "align_corners", "padding_mode")
-    return [b("GridSample", operand(n, 0), operand(n, 1), mode=mode, **attributes)]
+    return [b("GridSample", required(n, 0), required(n, 1), mode=mode, **attributes)]
 
 
 @expands("Trilu", domain=DOMAIN)
 def trilu(b: Builder, n: Inference) -> Outputs:
     """The same."""
-    return [b("Trilu", operand(n, 0), given(n, 1), **copy_attributes(n, "upper"))]
+    return [b("Trilu", required(n, 0), given(n, 1), **copy_attributes(n, "upper"))]
 
 
 @expands("Pad", domain=DOMAIN)
@@ -59,13 +59,13 @@ def pad(b: Builder, n: Inference) -> Outputs:
     value = given(n, 2)
     if value is not None:
         value = b("Reshape", value, b.ints())
-    return [b("Pad", operand(n, 0), flat(b, operand(n, 1)), value, **copy_attributes(n, "mode"))]
+    return [b("Pad", required(n, 0), flat(b, required(n, 1)), value, **copy_attributes(n, "mode"))]
 
 
 @expands("Range", domain=DOMAIN)
 def range_(b: Builder, n: Inference) -> Outputs:
     """Bounds may be vectors of one; the step is 1 if not given."""
-    bounds = [b("Reshape", operand(n, i), b.ints()) for i in (0, 1)]
+    bounds = [b("Reshape", required(n, i), b.ints()) for i in (0, 1)]
     delta = given(n, 2)
     step = b.scalar(1, bounds[0]) if delta is None else b("Reshape", delta, b.ints())
     return [b("Range", *bounds, step)]
@@ -74,13 +74,13 @@ def range_(b: Builder, n: Inference) -> Outputs:
 @expands("TorchEmbedding", domain=DOMAIN)
 def torch_embedding(b: Builder, n: Inference) -> Outputs:
     """A padding index matters for gradients only."""
-    return [b("Gather", operand(n, 0), operand(n, 1), axis=0)]
+    return [b("Gather", required(n, 0), required(n, 1), axis=0)]
 
 
 @expands("Unique", domain=DOMAIN)
 def unique(b: Builder, n: Inference) -> Outputs:
     """Elements, the position of each input among them, and how often each occurs."""
-    elements, _, positions, counts = b.multi("Unique", 4, operand(n, 0), sorted=0)
+    elements, _, positions, counts = b.multi("Unique", 4, required(n, 0), sorted=0)
     return [elements, positions, counts]
 
 
@@ -90,7 +90,7 @@ def unique(b: Builder, n: Inference) -> Outputs:
 @expands("CDist", domain=DOMAIN)
 def c_dist(b: Builder, n: Inference) -> Outputs:
     """``|a|^2 - 2 a b + |b|^2``, which is not below zero for all the rounding."""
-    x, y = operand(n, 0), operand(n, 1)
+    x, y = required(n, 0), required(n, 1)
     squares = [b("ReduceSumSquare", v, b.ints(1), keepdims=1) for v in (x, y)]
     product = b("MatMul", x, b("Transpose", y, perm=(1, 0)))
     sums = b("Add", squares[0], b("Transpose", squares[1], perm=(1, 0)))
@@ -101,7 +101,7 @@ def c_dist(b: Builder, n: Inference) -> Outputs:
 @expands("ComplexMul", "ComplexMulConj", domain=DOMAIN)
 def complex_mul(b: Builder, n: Inference) -> Outputs:
     """(a + bi)(c + di), or (a + bi)(c - di)."""
-    (a_real, a_imag), (b_real, b_imag) = (b.multi("Split", 2, operand(n, i), axis=-1, num_outputs=2) for i in (0, 1))
+    (a_real, a_imag), (b_real, b_imag) = (b.multi("Split", 2, required(n, i), axis=-1, num_outputs=2) for i in (0, 1))
     if n.node.op_type == "ComplexMulConj":
         b_imag = b("Neg", b_imag)
     real = b("Sub", b("Mul", a_real, b_real), b("Mul", a_imag, b_imag))
@@ -135,7 +135,7 @@ def rfft(b: Builder, n: Inference) -> Outputs:
     """Over the last ``signal_ndim`` axes; the last of them keeps the half that is not redundant."""
     if n.attr("normalized", 0):
         return None
-    y = b("Unsqueeze", operand(n, 0), b.ints(-1))
+    y = b("Unsqueeze", required(n, 0), b.ints(-1))
     y = b("DFT", y, None, b.const(_axis(-2)), onesided=n.attr("onesided", 1))
     for i in range(1, n.attr("signal_ndim", 1)):
         y = b("DFT", y, None, b.const(_axis(-2 - i)))
@@ -147,7 +147,7 @@ def irfft(b: Builder, n: Inference) -> Outputs:
     """The inverse of :func:`rfft`, for signals of an even length."""
     if n.attr("normalized", 0):
         return None
-    y = operand(n, 0)
+    y = required(n, 0)
     for i in reversed(range(1, n.attr("signal_ndim"))):
         y = b("DFT", y, None, b.const(_axis(-2 - i)), inverse=1)
     onesided = n.attr("onesided", 1)
@@ -163,7 +163,7 @@ def irfft(b: Builder, n: Inference) -> Outputs:
 @expands("UnfoldTensor", domain=DOMAIN)
 def unfold_tensor(b: Builder, n: Inference) -> Outputs:
     """Windows of ``size`` every ``step`` along ``dim``, the window as a new last axis."""
-    x, rank = operand(n, 0), n.tensor(0).rank
+    x, rank = required(n, 0), n.tensor(0).rank
     if rank is None:
         return None
     dim, width, step = n.axis(n.attr("dim", -1), rank), n.attr("size"), n.attr("step", 1)
@@ -178,9 +178,9 @@ def unfold_tensor(b: Builder, n: Inference) -> Outputs:
 @expands("CropAndResize", domain=DOMAIN)
 def crop_and_resize(b: Builder, n: Inference) -> Outputs:
     """Boxes (y1, x1, y2, x2) in units of the image; their corners are samples of the result."""
-    images, boxes = operand(n, 0), operand(n, 1)
-    crop = cast(b, operand(n, 3), INT64)
-    batch = cast(b, operand(n, 2), INT64)
+    images, boxes = required(n, 0), required(n, 1)
+    crop = cast(b, required(n, 3), INT64)
+    batch = cast(b, required(n, 2), INT64)
     edges = [b("Slice", boxes, b.ints(i), b.ints(i + 1), b.ints(1)) for i in range(4)]
     rows, columns = (
         _samples(
@@ -245,7 +245,7 @@ def word_conv_embedding(b: Builder, n: Inference) -> Outputs:
 
     A word without characters has no window; its vector is zero.
     """
-    words, weight, bias, table = (operand(n, i) for i in range(4))
+    words, weight, bias, table = (required(n, i) for i in range(4))
     width = (b.shape(weight) or (None,) * 4)[2]
     if not isinstance(width, int):
         return None
@@ -267,7 +267,7 @@ def word_conv_embedding(b: Builder, n: Inference) -> Outputs:
 @expands("NGramRepeatBlock", domain=DOMAIN)
 def n_gram_repeat_block(b: Builder, n: Inference) -> Outputs:
     """A token is barred if it followed the last ``ngram_size - 1`` tokens before."""
-    ids, scores, order = operand(n, 0), operand(n, 1), n.attr("ngram_size")
+    ids, scores, order = required(n, 0), required(n, 1), n.attr("ngram_size")
     zero = b.ints(0)
     count = b("Max", b("Sub", size(b, ids, 1), b.ints(order - 1)), zero)
     length = size(b, ids, 1)
