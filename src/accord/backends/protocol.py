@@ -17,7 +17,7 @@ object.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -28,18 +28,91 @@ from accord.ir.dims import DimLike
 from accord.ir.facts import Fact, TensorFact
 from accord.ir.infer import Analyzer, Inference
 from accord.ir.patch import Reason
+from accord.ir.strides import Access, Order, contiguous
 
-__all__ = ["Backend", "HostKernel", "Kernel", "Launch", "NativeKernel", "NodeView", "Phase", "Program", "ViewKernel"]
+__all__ = [
+    "Alias",
+    "Arrangement",
+    "Backend",
+    "HostKernel",
+    "Kernel",
+    "Launch",
+    "NativeKernel",
+    "NodeView",
+    "Phase",
+    "Program",
+    "ViewKernel",
+]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-class NodeView(Inference):
-    """A node as a backend sees it: attributes and facts of inputs, and facts of outputs too."""
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """An output that is the memory of an input, walked in another way; nothing runs for it.
 
-    def __init__(self, node: ir.Node, analyzer: Analyzer) -> None:
+    Attributes:
+        input: Number of the input.
+        access: How the output lies, relative to the start of the input's memory.
+    """
+
+    input: int
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """How a node wants its operands to lie in memory.
+
+    Attributes:
+        inputs: The order of axes that an input must have, without gaps; None where any strides will do. Missing ones at
+            the end are None.
+        outputs: The order of axes of an output, or the input that it aliases; None is row-major. The plan may leave
+            gaps between the elements of an ordered output, but never along its innermost axis of more than one element.
+            Missing ones at the end are None.
+    """
+
+    inputs: tuple[Order | None, ...] = ()
+    outputs: tuple[Order | Alias | None, ...] = ()
+
+
+class NodeView(Inference):
+    """A node as a backend sees it: attributes and facts of inputs, facts of outputs too, and how both lie in memory.
+
+    Args:
+        node: The node.
+        analyzer: Facts.
+        layouts: How values lie; those that are not in it are row-major.
+    """
+
+    def __init__(self, node: ir.Node, analyzer: Analyzer, layouts: Mapping[ir.Value, Access] | None = None) -> None:
         super().__init__(node, analyzer)
         self.outputs: tuple[Fact, ...] = tuple(analyzer.facts.get(o) for o in node.outputs)
+        self.layouts: Mapping[ir.Value, Access] = {} if layouts is None else layouts
+
+    def access(self, index: int) -> Access:
+        """How input ``index`` lies in memory, counted from where its operand's address points.
+
+        Raises:
+            ValueError: its rank is not known.
+        """
+        return self._access(self.node.inputs[index], self.tensor(index))
+
+    def output_access(self, index: int = 0) -> Access:
+        """How output ``index`` lies in memory, counted from where its operand's address points.
+
+        Raises:
+            ValueError: its rank is not known.
+        """
+        return self._access(self.node.outputs[index], self.output(index))
+
+    def _access(self, value: ir.Value | None, fact: TensorFact) -> Access:
+        known = self.layouts.get(value) if value is not None else None
+        if known is not None:
+            return known
+        if fact.shape is None:
+            raise ValueError("a tensor of unknown rank has no strides")
+        return Access(contiguous(fact.shape))
 
     def output(self, index: int = 0) -> TensorFact:
         """Fact of output ``index`` as a tensor; unknown in all parts where it is none."""
@@ -189,6 +262,14 @@ class Backend(ABC):
     @abstractmethod
     def select(self, view: NodeView) -> Kernel | Reason:
         """The kernel for a node, or why there is none."""
+
+    def arrange(self, view: NodeView) -> Arrangement:
+        """How the operands of a node should lie; row-major by default. ``view`` tells how its inputs lie.
+
+        :meth:`select` is asked afterwards, with the layouts that the plan has settled on.
+        """
+        del view
+        return Arrangement()
 
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
         """Prepare consecutive phases.

@@ -1,4 +1,4 @@
-"""Loop nests: how operands are addressed over a common iteration space, and merging of axes.
+"""Loop nests: merging of axes over a common iteration space.
 
 A nest has *axes* with symbolic extents, outermost first. Each operand has a base offset and one stride an axis, in
 elements; stride 0 repeats. Axes that every operand walks like one are merged, so the machine code depends on the
@@ -8,45 +8,11 @@ pattern that is left and not on the shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
+from accord.ir.strides import Access
 
-__all__ = ["Access", "broadcast_access", "contiguous", "merge_axes"]
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How one operand is walked: element ``offset + sum(index[a] * strides[a])``."""
-
-    strides: tuple[DimLike, ...]
-    offset: DimLike = 0
-
-
-def contiguous(shape: Shape) -> tuple[DimLike, ...]:
-    """Row-major strides of ``shape``."""
-    strides: list[DimLike] = []
-    step: DimLike = 1
-    for d in reversed(shape):
-        strides.append(step)
-        step = step * d
-    return tuple(reversed(strides))
-
-
-def broadcast_access(shape: Shape, out: Shape) -> Access:
-    """Access of a contiguous operand of ``shape`` that is broadcast to ``out``."""
-    own = contiguous(shape)
-    lead = len(out) - len(shape)
-    strides: list[DimLike] = [0] * lead
-    for d, stride, o in zip(shape, own, out[lead:], strict=True):
-        if d == o or (isinstance(d, int) and d != 1):
-            strides.append(stride)
-        elif d == 1:
-            strides.append(0)
-        else:  # 1 or the output's size, known only when it runs: the factor is 0 for 1 and 1 for anything larger
-            strides.append(stride * D.minimum(d - 1, 1))
-    return Access(tuple(strides))
+__all__ = ["merge_axes"]
 
 
 def merge_axes(

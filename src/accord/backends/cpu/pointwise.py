@@ -16,13 +16,14 @@ from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
-from accord.backends.cpu.nest import Access, merge_axes
+from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits
 from accord.expr.math import expand
 from accord.ir.dims import DimLike, Shape
+from accord.ir.strides import Access
 
 __all__ = ["PointwiseCode", "pointwise_phase"]
 

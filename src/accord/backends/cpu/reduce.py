@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
-from accord.backends.cpu.nest import Access, contiguous, merge_axes
+from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.protocol import Launch, Phase
@@ -21,6 +21,7 @@ from accord.expr.lang import Expr, bits, call, const, operand
 from accord.expr.math import expand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
+from accord.ir.strides import Access, contiguous
 
 __all__ = ["ReduceCode", "reduce_phase"]
 

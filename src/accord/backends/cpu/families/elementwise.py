@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from accord.backends.cpu.families.table import known, selects
-from accord.backends.cpu.nest import Access, broadcast_access, contiguous
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.protocol import Kernel, NativeKernel, NodeView
 from accord.expr.lang import Expr, operand
@@ -15,6 +14,7 @@ from accord.expr.onnx_ops import ELEMENTWISE, lower
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.patch import Reason
+from accord.ir.strides import Access, broadcast_access, contiguous
 
 __all__ = ["elementwise", "quantize"]
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from accord.backends.cpu.families.table import known, output_operands, selects
 from accord.backends.cpu.movement import gather_phase, integers_phase
-from accord.backends.cpu.nest import Access, broadcast_access, contiguous
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.protocol import Kernel, NativeKernel, NodeView, Phase, ViewKernel
 from accord.expr.lang import FLOATS, bits, const, operand
@@ -14,6 +13,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
 from accord.ir.patch import Reason
+from accord.ir.strides import Access, broadcast_access, contiguous
 
 __all__ = ["integers"]
 
