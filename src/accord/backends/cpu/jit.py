@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from pathlib import Path
 from typing import Any
 
 from accord.errors import CompileError
@@ -22,6 +23,8 @@ class Machine:
         cpu: LLVM's name of it.
         features: LLVM's feature string.
         vector_bits: Width of the widest vector register that is worth using.
+        l1d: Bytes of the first-level data cache of a core.
+        l2: Bytes of the second-level cache.
     """
 
     def __init__(self) -> None:
@@ -34,6 +37,7 @@ class Machine:
         self.features: str = found.flatten()
         self.has: frozenset[str] = frozenset(k for k, on in found.items() if on)
         self.vector_bits = 512 if "avx512f" in self.has else 256 if "avx2" in self.has else 128
+        self.l1d, self.l2 = (_cache_size(index, assumed) for index, assumed in ((0, 32 << 10), (2, 512 << 10)))
         self._llvm = llvm
         target = llvm.Target.from_default_triple()
         self._target = target.create_target_machine(
@@ -86,6 +90,15 @@ class Machine:
                 self._keep.append(code)
                 self._addresses[name] = address
             return address
+
+
+def _cache_size(index: int, assumed: int) -> int:
+    """Bytes of a cache as Linux numbers them: 0 is the first level for data, 2 the second level."""
+    try:
+        text = Path(f"/sys/devices/system/cpu/cpu0/cache/index{index}/size").read_text().strip()
+        return int(text[:-1]) << {"K": 10, "M": 20}[text[-1]]
+    except (OSError, ValueError, KeyError, IndexError):
+        return assumed
 
 
 @functools.cache
