@@ -264,7 +264,7 @@ class _Writer:
             buffer = b.address(sums, code.dtype, b.mul(r, step))
             arguments = (
                 f"ptr {a}, i64 {left[1]}, ptr {right}, i64 {right_row}, i64 {chunk.length}, i64 {p['run']}, "
-                f"ptr {buffer}, i64 {height}, i64 {c}"
+                f"i64 1, i64 0, ptr {buffer}, i64 {height}, i64 {c}"
             )
             b.emit(f"call void {tile}({arguments})")
 
