@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, contraction_phase, matrix_left
+from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, contraction_phase, matrix_left, pack
 from accord.backends.cpu.nest import merge_axes
-from accord.backends.cpu.panels import pack_matrix
-from accord.backends.cpu.tile import vectors_for
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr
 from accord.ir.dims import DimLike, Shape
@@ -23,7 +21,7 @@ def pack_constant(b: Array, dtype: str) -> Array:
     """Constant matrices [..., k, n] as panels, one after the other, for a product of operands of ``dtype``."""
     real = accumulator(dtype)
     matrices = np.asarray(b).reshape(-1, *b.shape[-2:])
-    return pack_matrix(matrices, real, vectors_for(real, b.shape[-1])).reshape(-1)
+    return pack(matrices, real).reshape(-1)
 
 
 def matmul_phase(
