@@ -17,7 +17,8 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
 from accord.backends.cpu.store import Pattern
-from accord.backends.cpu.tile import tile_address, tile_heights, vectors_for
+from accord.backends.cpu.tile import next_heights, tile_address, tile_heights, vectors_for
+from accord.backends.cpu.transpose import transpose_address
 from accord.backends.protocol import Array, Launch, Phase
 from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
 from accord.ir import dims as D
@@ -336,14 +337,10 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
     )
     v["tile.last"] = v["tile"] if code.few else tile_address(code.dtype, blocks.last_vectors)
     last = p.heights if code.few else tile_heights(code.dtype, blocks.last_vectors)
-    v.update(_high_and_mid("", p.heights), **_high_and_mid(".last", last))
+    width = machine().width(bits(code.dtype))
+    v.update({name: transpose_address(*dtypes, width) for name, dtypes in code.transposes.items()})
+    v["high"], v["high.last"] = p.heights[0], last[0]
     if p.stage is not None:
         v["a.segment"] = p.stage.segment
-    return Launch((*(v[name] for name in code.names), *words), p.groups * blocks.tasks)
-
-
-def _high_and_mid(suffix: str, heights: Sequence[int]) -> dict[str, int]:
-    """The highest tile, and the next one where a gap lies below it."""
-    high = heights[0]
-    mid = heights[1] if len(heights) > 1 and heights[1] > 8 else high
-    return {f"high{suffix}": high, f"mid{suffix}": mid}
+    heights = (*next_heights(p.heights), *next_heights(last))
+    return Launch((*(v[name] for name in code.names), *heights, *words), p.groups * blocks.tasks)

@@ -185,7 +185,16 @@ def gemm(view: NodeView) -> Kernel | Reason:
         total = call("add", total, added if beta == 1.0 else call("mul", added, const(beta, real)))
         reads = (0, 1, 2)
     epilogue = _after(total, extras, epilogue_of(view))
-    return _product(view, f"gemm {dtype}", dtype, (), (m, n, b[0] if isinstance(b[0], int) else a[1]), (at_a, at_b, at_c), epilogue, reads)
+    return _product(
+        view,
+        f"gemm {dtype}",
+        dtype,
+        (),
+        (m, n, b[0] if isinstance(b[0], int) else a[1]),
+        (at_a, at_b, at_c),
+        epilogue,
+        reads,
+    )
 
 
 def _after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
