@@ -10,7 +10,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from accord.backends.cpu.blocking import Chunk, Problem, Stage, chunks_of, cut, scratch_bound
+from accord.backends.cpu.blocking import (
+    MOST_CHUNK,
+    MOST_LINES,
+    PACK_ROWS,
+    Chunk,
+    Problem,
+    Stage,
+    chunks_of,
+    cut,
+    scratch_bound,
+)
 from accord.backends.cpu.dot import dot_address, dot_heights, pays
 from accord.backends.cpu.gemm import GemmCode, Right
 from accord.backends.cpu.jit import machine
@@ -291,13 +301,18 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
     code, left = plan.code, plan.left
     stage: Stage | None = None
     words: list[int] = []
+    ready = "made" if code.right.column == "s" or code.right.dtype != code.dtype else "ready"
+    if code.right.step == "packed" or code.few:
+        ready = "packed"
     if left.stage is not None:
         stage, calls = left.stage(v)
         chunks = chunks_of(0) if not v["k"] else (Chunk(0, v["k"], 0, len(calls)),)
         words = [word for c in calls for word in c]
     else:
         pieces = None if left.pieces is None else left.pieces(v)
-        chunks = chunks_of(v["k"], None if pieces is None else [length for length, _ in pieces])
+        in_place = ready == "ready" and v["m"] < PACK_ROWS
+        lengths = None if pieces is None else [length for length, _ in pieces]
+        chunks = chunks_of(v["k"], lengths, MOST_LINES if in_place and pieces is None else MOST_CHUNK)
         words = [word for c in chunks for word in (c.start, c.length, c.first, c.last)]
         words += [word for _, piece in pieces or () for word in piece]
     row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype else 0
@@ -312,7 +327,7 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
         v["n"],
         chunks,
         row * bits(code.dtype) // 8,
-        code.right.step == "packed" or code.few > 0,
+        ready,
         plan.apart,
         len(code.tables),
         stage,

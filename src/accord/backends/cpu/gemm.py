@@ -354,23 +354,38 @@ class _Writer:
         return b.op(f"or i1 {b.compare('ne', self.p['pack_b'], 0)}, {b.compare('ne', columns, line)}")
 
     def _pack(self, base: str, panels: tuple[str, str]) -> None:
-        """Pack a task's panels of B, with all of k."""
+        """Pack a task's panels of B, with all of k: where columns follow each other, line by line for all panels."""
         b, p, code = self.b, self.p, self.code
         strides = self._strides()
-        with b.loop(*panels) as panel:
-            column = b.mul(panel, self.wide)
-            columns = b.min(b.sub(p["n"], column), self.wide)
-            line = self._line(columns)
-            source = b.address(base, code.right.dtype, b.mul(column, strides[1]))
-            target = b.address(self.panel_b, code.dtype, b.mul(b.mul(b.sub(panel, panels[0]), self.wide), p["k"]))
-            line_bytes = b.mul(line, self.size)
+        by_line = code.right.column == "1"
 
-            def pack() -> None:
+        def part(first: str, length: str) -> None:
+            with b.loop(*panels) as panel:
+                column = b.mul(panel, self.wide)
+                columns = b.min(b.sub(p["n"], column), self.wide)
+                line = self._line(columns)
+                start = b.add(b.mul(first, strides[0]), b.mul(column, strides[1]))
+                source = b.address(base, code.right.dtype, start)
+                target = self._packed(b.sub(panel, panels[0]), b.mul(first, line))
+                arguments = (source, strides, length, columns, target, b.mul(line, self.size))
                 function = p.get("b.transpose", "")
-                dtypes = code.dtype, code.right.dtype
-                pack_panel(b, *dtypes, source, strides, p["k"], columns, target, line_bytes, function)
 
-            b.branch(self._is_packed(columns, line), pack)
+                def pack() -> None:
+                    pack_panel(b, code.dtype, code.right.dtype, *arguments, function)
+
+                b.branch(self._is_packed(columns, line), pack)
+
+        if not by_line:
+            part("0", p["k"])
+            return
+        with b.loop(0, p["k"]) as k:
+            part(k, "1")
+
+    def _packed(self, number: str, inside: str) -> str:
+        """Address of a task's ``number``-th packed panel, ``inside`` elements from its start; or of the only one."""
+        b, p = self.b, self.p
+        start = b.mul(b.mul(b.mul(number, p["pack_b"]), self.wide), p["k"])
+        return b.address(self.panel_b, self.code.dtype, b.add(start, inside))
 
     def _line(self, columns: str) -> str:
         """Elements of a panel's line."""
@@ -387,7 +402,7 @@ class _Writer:
         line_bytes = b.mul(line, self.size)
         if code.right.step == "packed":
             return b.address(base, code.right.dtype, b.add(b.mul(column, p["k"]), inside)), line_bytes
-        panel = b.address(self.panel_b, code.dtype, b.add(b.mul(b.mul(number, self.wide), p["k"]), inside))
+        panel = self._packed(number, inside)
         packed = self._is_packed(columns, line)
         if packed == "true":
             return panel, line_bytes

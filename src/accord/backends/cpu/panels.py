@@ -378,7 +378,7 @@ def pack_panel(
     line: str,
     function: str = "",
 ) -> None:
-    """Copy ``length`` lines of ``columns`` elements of B to a panel.
+    """Copy ``length`` lines of ``columns`` elements of B to a panel; just one line where columns follow each other.
 
     Args:
         b: Where to write.
@@ -393,10 +393,8 @@ def pack_panel(
         function: Where elements follow each other along k: see :func:`transpose`.
     """
     step, column = strides
-    if column == "1":
-        with b.loop(0, length) as i:
-            target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(i, line)}")
-            copy(b, dtype, source, b.address(place, source, b.mul(i, step)), columns, target)
+    if column == "1" and length == "1":
+        copy(b, dtype, source, place, columns, panel)
     elif step == "1":
         transpose(b, function, dtype, source, place, column, columns, length, panel, line)
     else:

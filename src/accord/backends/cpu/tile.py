@@ -51,8 +51,8 @@ _SMALL: Final = 8
 MOST_HEIGHT: Final = 24
 #: Rows that share one address register: they are reached as base + {0, 1, 2, 3, 4} times the distance of rows.
 _SHARED: Final = 5
-#: How far ahead a tile of few rows asks for its lines of B, which come from beyond the first cache.
-_AHEAD: Final = 2048
+#: How many lines of B ahead a tile of few rows asks for: they come from beyond the first cache.
+_AHEAD: Final = 16
 
 _Key: TypeAlias = tuple[int, int, int]
 
@@ -159,6 +159,7 @@ class _Tile:
         b = self.b
         self.row_steps = {0: "0", 1: "%a_row", **{n: b.mul("%a_row", n) for n in range(2, min(_SHARED, self.rows))}}
         self.line_steps = {0: "0", 1: "%b_row", **{n: b.mul("%b_row", n) for n in range(2, self.sets + 1)}}
+        self.ahead = b.mul("%b_row", _AHEAD)
         shared = {r: b.mul("%a_row", r) for r in range(_SHARED, self.rows, _SHARED)}
         line = b.mul("%run", "%b_row")
         carried = (("ptr", "%a"), ("ptr", "%b"), ("i64", "%add"))
@@ -284,8 +285,9 @@ class _Tile:
     def _prefetch(self, line: str) -> None:
         b = self.b
         b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        far = b.op(f"getelementptr i8, ptr {line}, i64 {self.ahead}")
         for offset in range(0, self.vectors * self.width * self.size, 64):
-            at = b.op(f"getelementptr i8, ptr {line}, i64 {_AHEAD + offset}")
+            at = b.op(f"getelementptr i8, ptr {far}, i64 {offset}")
             b.emit(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 3, i32 1)")
 
     def _element(self, base: str, row: int, step: int) -> str:
