@@ -272,7 +272,7 @@ def cut(p: Problem) -> Blocks:
         last_vectors=-(-(p.n - (panels - 1) * p.wide) // width),
         areas=_areas(
             _tile_bytes(p.dtype, p.vectors),
-            task_panels * block * line * several,
+            (task_panels * block * line + width * size) * several,
             left,
             0 if p.right == "packed" else (task_panels if p.packs else 1) * p.k * line,
             (block + width) * p.vectors * width * p.apart,
@@ -300,7 +300,7 @@ def scratch_bound(
     high = tile_heights(dtype, vectors)[0]
     chunk = min(k, MOST_CHUNK) if isinstance(k, int) else MOST_CHUNK
     pitch = _pitch(chunk, dtype)
-    sums = max(_PARTS, _MOST_BLOCK * wide * size) if not isinstance(k, int) or k > MOST_CHUNK else 0
+    sums = max(_PARTS, _MOST_BLOCK * wide * size) + width * size if not isinstance(k, int) or k > MOST_CHUNK else 0
     room = machine().l2 // 4
     left: DimLike = max(min(_MOST_BLOCK * pitch, room), high * pitch) + width * pitch
     block: DimLike = max(_MOST_BLOCK, high)

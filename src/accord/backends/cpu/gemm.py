@@ -272,6 +272,7 @@ class _Writer:
         step = b.mul(p["parts"], line)
         full = b.compare("eq", columns, self.wide)
         places = self.store.at_column(here, column)
+        fixed = self.store.fixed(places, code.few) if code.flat else {}
         with (
             self._runs(row, rows, left) as (start, count, a, a_row),
             self._tiles(count, high, heights) as (r, height),
@@ -283,7 +284,7 @@ class _Writer:
 
             def store() -> None:
                 if code.flat:
-                    self.store.flat(places, row, first, height, buffer, code.few)
+                    self.store.flat(places, row, first, height, buffer, code.few, fixed)
                 elif code.few:
                     self.store.part(places, row, first, height, buffer, columns, line)
                 else:
