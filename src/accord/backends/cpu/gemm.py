@@ -91,10 +91,10 @@ class GemmCode(KernelCode):
         After them, for a whole panel and for the last one, the height of the next tile for each number of rows that
         are left, below that of the highest; then chunks of k (or calls), then the source's pieces.
 
-        ``block`` rows share a panel of A, ``task_groups``, ``task_rows`` and ``task_panels`` are a task, ``run`` is the greatest length
-        of a sum in registers, ``parts`` is 1 where sums of several chunks are kept apart, ``*_at`` are offsets of areas
-        of a thread's scratch memory of ``scratch`` bytes. ``tile`` and ``high`` are the tiles for a whole panel and
-        their greatest height, ``tile.last`` and ``high.last`` those of the last one.
+        ``block`` rows share a panel of A; ``task_groups``, ``task_rows`` and ``task_panels`` are a task; ``run`` is the
+        greatest length of a sum in registers; ``parts`` is 1 where sums of several chunks are kept apart; ``*_at`` are
+        offsets of areas of a thread's scratch memory of ``scratch`` bytes. ``tile`` and ``high`` are the tiles for a
+        whole panel and their greatest height, ``tile.last`` and ``high.last`` those of the last one.
         """
         operands: list[str] = []
         for name, p in self.operands.items():
@@ -103,22 +103,9 @@ class GemmCode(KernelCode):
         groups = [f"group{i}.{what}" for i in range(self.group_axes) for what in ("size", "a", "b", *self.operands)]
         right = {"packed": (), "1": ("b.column",), "s": ("b.k", *(("b.column",) if self.right.column == "s" else ()))}
         return (
-            *(
-                "groups",
-                "m",
-                "n",
-                "k",
-                "task_groups",
-                "block",
-                "task_rows",
-                "task_panels",
-                "row_tasks",
-                "column_tasks",
-                "panels",
-                "chunks",
-            ),
-            *("run", "parts", "direct", "pack_b", "pitch", "scratch", "a_at", "b_at", "stage_at", "tables_at"),
-            *("tile", "high", "tile.last", "high.last", "a.offset", "b.offset"),
+            *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
+            *"run parts direct pack_b pitch scratch a_at b_at stage_at tables_at".split(),
+            *"tile high tile.last high.last a.offset b.offset".split(),
             *self.left.names,
             *right[self.right.step],
             *self.transposes,
