@@ -22,7 +22,7 @@ from accord.backends.cpu.store import Pattern, Store
 from accord.backends.cpu.tile import MOST_HEIGHT
 from accord.expr.lang import Expr, bits
 
-__all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right"]
+__all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right", "Writer"]
 
 #: Words of a chunk of k in the parameters: first k, length, first piece, end of pieces.
 CHUNK_FIELDS = 4
@@ -131,13 +131,18 @@ class GemmCode(KernelCode):
         return found
 
     @property
+    def apart(self) -> int:
+        """Bytes of an element of C if its columns are apart; else 0."""
+        return max(1, bits(self.out.dtype) // 8) if self.out.column == "s" else 0
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """Operands whose rows are looked up."""
         return tuple(name for name, p in self.operands.items() if p.row == "t")
 
     def module(self, name: str) -> str:
         """LLVM text."""
-        return _Writer(self, name).write()
+        return Writer(self, name).write()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +154,13 @@ class _Part:
     final: str
 
 
-class _Writer:
-    """Writes the kernel."""
+class Writer:
+    """Writes the kernel.
+
+    Args:
+        code: What to write.
+        name: Of the function.
+    """
 
     def __init__(self, code: GemmCode, name: str) -> None:
         self.code = code
@@ -182,6 +192,7 @@ class _Writer:
         )
 
     def write(self) -> str:
+        """The text of the module: tasks, each of several groups, each of several blocks of rows."""
         b, p = self.b, self.p
         with b.loop("%first", "%last") as task:
             rest, j = b.divmod(task, p["column_tasks"])
@@ -196,7 +207,7 @@ class _Writer:
                 if self.code.right.step != "packed" and not self.code.few:
                     self._pack(here["b"], panels)
                 with b.loop(start, stop, p["block"]) as row:
-                    self._block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
+                    self.block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
         return b.module()
 
     def _dtype(self, name: str) -> str:
@@ -213,28 +224,30 @@ class _Writer:
 
     # A
 
-    def _block(self, here: dict[str, str], row: str, rows: str, panels: tuple[str, str]) -> None:
+    def block(self, here: dict[str, str], row: str, rows: str, panels: tuple[str, str]) -> None:
         """A block of rows: all chunks of k, for each a panel of A, for each all panels of B."""
         b, p, code = self.b, self.p, self.code
         self.store.fill_tables(self.rows, row, rows)
         if code.left.staged:
             whole = Chunk("0", p["k"], "0", "0")
-            self._fill(here["a"], row, rows, whole)
+            self.fill(here["a"], row, rows, whole)
             with b.loop(*panels) as panel:
                 self._panel(here, row, rows, (self.panel_a, ""), _Part(whole, "0", "true"), panel, "0")
             return
         with b.loop(0, p["chunks"]) as c:
             entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CHUNK_FIELDS)}")
-            chunk = Chunk(*(self._word(entry, i) for i in range(CHUNK_FIELDS)))
+            chunk = Chunk(*(self.word(entry, i) for i in range(CHUNK_FIELDS)))
             part = _Part(chunk, c, b.compare("eq", b.add(c, 1), p["chunks"]))
             left = self._left(here["a"], row, rows, chunk)
             with b.loop(*panels) as panel:
                 self._panel(here, row, rows, left, part, panel, b.sub(panel, panels[0]))
 
-    def _word(self, entry: str, index: int) -> str:
+    def word(self, entry: str, index: int) -> str:
+        """An integer of a table."""
         return self.b.op(f"load i64, ptr {self.b.address(entry, 'i64', index)}")
 
-    def _fill(self, base: str, row: str, rows: str, chunk: Chunk) -> None:
+    def fill(self, base: str, row: str, rows: str, chunk: Chunk) -> None:
+        """Have the source fill A's panel."""
         self.code.left.fill(
             self.b, self.code.dtype, self.p, base, self.rows, row, rows, chunk, self.panel_a, self.p["pitch"]
         )
@@ -243,10 +256,10 @@ class _Writer:
         """Address of a block of A for a chunk, and bytes from row to row."""
         b, p, code = self.b, self.p, self.code
         if not code.left.direct or code.left.dtype != code.dtype:
-            self._fill(base, row, rows, chunk)
+            self.fill(base, row, rows, chunk)
             return self.panel_a, p["pitch"]
         in_place = b.compare("ne", p["direct"], 0)
-        b.branch(in_place, lambda: None, lambda: self._fill(base, row, rows, chunk))
+        b.branch(in_place, lambda: None, lambda: self.fill(base, row, rows, chunk))
         origin = b.address(base, code.dtype, b.add(b.mul(row, p["a.row"]), chunk.start))
         return (
             b.op(f"select i1 {in_place}, ptr {origin}, ptr {self.panel_a}"),
@@ -262,12 +275,8 @@ class _Writer:
         b, p, code = self.b, self.p, self.code
         column = b.mul(panel, self.wide)
         columns = b.min(b.sub(p["n"], column), self.wide)
-        is_last = b.compare("eq", b.add(panel, 1), p["panels"])
-        tile, high = (b.op(f"select i1 {is_last}, i64 {p[f'{what}.last']}, i64 {p[what]}") for what in ("tile", "high"))
-        tile = b.op(f"inttoptr i64 {tile} to ptr")
-        skip = b.op(f"select i1 {is_last}, i64 {MOST_HEIGHT}, i64 0")
-        heights = b.op(f"getelementptr i64, ptr {self.heights}, i64 {skip}")
-        line = str(code.few) if code.few else self._line(columns)
+        tile, high, heights = self.tile_of(panel)
+        line = str(code.few) if code.few else self.line(columns)
         right = self._right(here["b"], number, column, columns, part.chunk, line)
         apart = b.mul(b.mul(number, p["parts"]), b.mul(p["block"], self.wide))
         sums = b.address(self.sums, code.dtype, apart)
@@ -277,7 +286,7 @@ class _Writer:
         fixed = self.store.fixed(places, code.few) if code.flat else {}
         with (
             self._runs(row, rows, left) as (start, count, a, a_row),
-            self._tiles(count, high, heights) as (r, height),
+            self.tiles(count, high, heights) as (r, height),
         ):
             first = b.add(start, r)
             buffer = b.address(sums, code.dtype, b.mul(first, step))
@@ -299,6 +308,15 @@ class _Writer:
             b.branch(part.final, store)
         if code.out.column == "s":
             b.branch(part.final, lambda: self.store.spread(places["c"], row, rows, columns))
+
+    def tile_of(self, panel: str) -> tuple[str, str, str]:
+        """The tiles for a panel: their function, greatest height, and the table of heights."""
+        b, p = self.b, self.p
+        is_last = b.compare("eq", b.add(panel, 1), p["panels"])
+        tile, high = (b.op(f"select i1 {is_last}, i64 {p[f'{what}.last']}, i64 {p[what]}") for what in ("tile", "high"))
+        skip = b.op(f"select i1 {is_last}, i64 {MOST_HEIGHT}, i64 0")
+        heights = b.op(f"getelementptr i64, ptr {self.heights}, i64 {skip}")
+        return b.op(f"inttoptr i64 {tile} to ptr"), high, heights
 
     @contextmanager
     def _runs(self, row: str, rows: str, left: tuple[str, str]) -> Iterator[tuple[str, str, str, str]]:
@@ -325,20 +343,20 @@ class _Writer:
         step = str(self.size) if self.code.few else right[1]
         with b.loop(0, p["chunks"]) as c:
             entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CALL_FIELDS)}")
-            offset, k, length, segments = (self._word(entry, i) for i in range(CALL_FIELDS))
+            offset, k, length, segments = (self.word(entry, i) for i in range(CALL_FIELDS))
             at = b.op(f"getelementptr i8, ptr {a}, i64 {offset}")
             line = b.op(f"getelementptr i8, ptr {right[0]}, i64 {b.mul(k, step)}")
             call(at, line, length, b.min(length, p["run"]), segments, c)
 
     @contextmanager
-    def _tiles(self, rows: str, high: str, heights: str) -> Iterator[tuple[str, str]]:
+    def tiles(self, rows: str, high: str, heights: str) -> Iterator[tuple[str, str]]:
         """``for each tile``: its first row and its height, for which a tile exists."""
         b = self.b
         height = b.fresh("height")
         with b.loop(0, rows, height) as r:
             left = b.sub(rows, r)
             smaller = b.min(left, b.sub(high, 1))
-            next_ = self._word(b.op(f"getelementptr i64, ptr {heights}, i64 {smaller}"), 0)
+            next_ = self.word(b.op(f"getelementptr i64, ptr {heights}, i64 {smaller}"), 0)
             b.emit(f"{height} = select i1 {b.compare('sge', left, high)}, i64 {high}, i64 {next_}")
             yield r, height
 
@@ -366,7 +384,7 @@ class _Writer:
             with b.loop(*panels) as panel:
                 column = b.mul(panel, self.wide)
                 columns = b.min(b.sub(p["n"], column), self.wide)
-                line = self._line(columns)
+                line = self.line(columns)
                 start = b.add(b.mul(first, strides[0]), b.mul(column, strides[1]))
                 source = b.address(base, code.right.dtype, start)
                 target = self._packed(b.sub(panel, panels[0]), b.mul(first, line))
@@ -390,7 +408,7 @@ class _Writer:
         start = b.mul(b.mul(b.mul(number, p["pack_b"]), self.wide), p["k"])
         return b.address(self.panel_b, self.code.dtype, b.add(start, inside))
 
-    def _line(self, columns: str) -> str:
+    def line(self, columns: str) -> str:
         """Elements of a panel's line."""
         b = self.b
         return b.op(f"and i64 {b.add(columns, self.width - 1)}, {-self.width}")
