@@ -193,7 +193,7 @@ class Convolution:
                 groups, rows = (*groups, *rows[:-1]), rows[-1:]
             a = matrix_left(left)
         else:
-            a = self._stage(left) if self.staged else self._patches(left, images=images)
+            a = self.stage(left) if self.staged else self._patches(left, images=images)
         return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands)
 
     def _patches(self, left: Walk, *, images: bool) -> Left:
@@ -206,7 +206,8 @@ class Convolution:
         pieces = functools.partial(_pieces, self.window, self.channels, self.channels_inner)
         return Left(PatchSource(left.dtype, len(self.window.taps), images), values, left.groups, left.offset, pieces)
 
-    def _stage(self, left: Walk) -> Left:
+    def stage(self, left: Walk) -> Left:
+        """The image, staged; ``left`` is how it is walked, with images as groups."""
         w, strides = self.window, self.x.access.strides
         spans = [(t - 1) * d + 1 for t, d in zip(w.taps, w.dilations, strict=True)]
         values: dict[str, DimLike] = {}

@@ -13,6 +13,7 @@ from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
+from accord.backends.cpu.winograd import reason_against, transformed_weights, winograd_phase
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, NodeView
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir import dims as D
@@ -251,18 +252,24 @@ def conv(view: NodeView) -> Kernel | Reason:
         inside=inside,
     )
     constants: dict[int, Array] = {}
-    if convolution.constant:
+    against = reason_against(convolution)
+    if against is None:
+        constants[1] = transformed_weights(view.tensor(1).numpy(), groups)
+    elif convolution.constant:
         constants[1] = convolution.pack(view.tensor(1).numpy())
     elif view.access(1).strides != contiguous(tuple(w)):
         return Reason("weights that are not constant must be row-major")
-    phase, scratch = convolution.phase(
+    rest = (
         [Image(e.dtype, e.access) for e in epilogue.extras],
         Image(epilogue.expr.dtype, view.output_access()),
         with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
     )
+    phase, scratch = convolution.phase(*rest) if against else winograd_phase(convolution, *rest)
     flops = 2 * D.product((*out, *w[1:]))
-    return NativeKernel(f"conv {dtype}", (phase,), reads, constants, workspace=scratch, flops=flops)
+    name = f"conv {dtype}" if against else f"conv winograd {dtype}"
+    note = f"direct: {against}" if against else "Winograd 2x4: a third of the multiplications"
+    return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops, note=note)
 
 
 def _with_bias(view: NodeView, dtype: str, out: Shape) -> tuple[Epilogue, tuple[int, ...]]:
