@@ -53,11 +53,13 @@ class Alias:
 
     Attributes:
         input: Number of the input.
-        access: How the output lies, relative to the start of the input's memory.
+        access: How the output lies, relative to where the input's address points.
+        whole: The output has each element of the input exactly once.
     """
 
     input: int
     access: Access
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +67,21 @@ class Arrangement:
     """How a node wants its operands to lie in memory.
 
     Attributes:
-        inputs: The order of axes that an input must have, without gaps; None where any strides will do. Missing ones at
-            the end are None.
-        outputs: The order of axes of an output, or the input that it aliases; None is row-major. The plan may leave
-            gaps between the elements of an ordered output, but never along its innermost axis of more than one element.
-            Missing ones at the end are None.
+        inputs: The order of axes that an input must have, without gaps; None where anything will do that ``strided``
+            allows. Missing ones at the end are None.
+        outputs: The order of axes of an output, or the input that it aliases; None is row-major. Gaps that
+            the plan leaves are never along the innermost axis of more than one element. Missing ones at the end are
+            None.
+        strided: Inputs may have any strides and outputs may have gaps. If not, all inputs are brought into row-major
+            order and no output gets gaps.
+        joins: Output 0 is the inputs one after the other along this axis. An input that is made for this alone may be
+            written to its place at once; the kernel then finds it in :attr:`NodeView.placed`.
     """
 
     inputs: tuple[Order | None, ...] = ()
     outputs: tuple[Order | Alias | None, ...] = ()
+    strided: bool = False
+    joins: int | None = None
 
 
 class NodeView(Inference):
@@ -83,7 +91,12 @@ class NodeView(Inference):
         node: The node.
         analyzer: Facts.
         layouts: How values lie; those that are not in it are row-major.
+
+    Attributes:
+        placed: Inputs whose memory is already their part of output 0's (of Concat): they need not be copied.
     """
+
+    placed: frozenset[int] = frozenset()
 
     def __init__(self, node: ir.Node, analyzer: Analyzer, layouts: Mapping[ir.Value, Access] | None = None) -> None:
         super().__init__(node, analyzer)

@@ -63,11 +63,16 @@ class _Caller:
         body = self.body(name)
         captured = [self.values[i] for i in body.captured]
         child = self.executor.children[self.index, name]
-        return child.run([*formal, *captured], self.env)
+        return child.run([_row_major(v) for v in (*formal, *captured)], self.env)
 
     def attribute(self, name: str, default: Any) -> Any:
         value = (self.step.attributes or {}).get(name)
         return default if value is None else value
+
+
+def _row_major(value: Any) -> Any:
+    """What a plan takes as input."""
+    return np.asarray(value, order="C") if isinstance(value, np.ndarray) else value
 
 
 def _truth(value: Any) -> bool:

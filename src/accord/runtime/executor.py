@@ -303,13 +303,8 @@ class Executor:
             if not a.holds(size, other):
                 raise disagreement(a, step, size, other)
         launches = kernel.launches([D.evaluate(d, env) for d in kernel.dims])
-        outputs = []
-        for o in step.outputs:
-            if o >= 0:
-                dtype = self.plan.slots[o].dtype
-                assert dtype is not None
-                outputs.append(np.empty(self._shape(o, env), dtype))
-        operands = [np.ascontiguousarray(arguments[i]) if arguments[i].ndim else arguments[i] for i in kernel.reads]
+        outputs = [self._late_array(o, env) for o in step.outputs if o >= 0]
+        operands = [self._laid_out(step.inputs[i], arguments[i]) for i in kernel.reads]
         operands += outputs
         scratch = D.evaluate(kernel.workspace, env)
         if scratch:
@@ -321,6 +316,21 @@ class Executor:
             raise self._refused(self.plan.steps.index(step))
         produced = iter(outputs)
         return [next(produced) if o >= 0 else None for o in step.outputs]
+
+    def _late_array(self, slot: int, env: Mapping[str, int]) -> np.ndarray[Any, Any]:
+        """A new array that lies as the plan says; without gaps, since a late value is nobody's part."""
+        s = self.plan.slots[slot]
+        shape = self._shape(slot, env)
+        if s.strides is None:
+            return np.empty(shape, s.dtype)
+        steps = [D.evaluate(d, env) for d in s.strides]
+        order = sorted(range(len(shape)), key=lambda a: (-steps[a], a))
+        made = np.empty([shape[a] for a in order], s.dtype)
+        return made.transpose(np.argsort(order))
+
+    def _laid_out(self, slot: int, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The array whose memory a kernel gets: row-major, unless the plan says how the value lies."""
+        return value if self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
 
 
 def _no_memory(error: MemoryError) -> ExecutionError:

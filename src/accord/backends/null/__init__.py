@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.protocol import Array, Backend, Kernel, Launch, NativeKernel, NodeView, Phase, Program, ViewKernel
+from accord.backends.protocol import (
+    Arrangement,
+    Array,
+    Backend,
+    Kernel,
+    Launch,
+    NativeKernel,
+    NodeView,
+    Phase,
+    Program,
+    ViewKernel,
+)
 from accord.contract.registry import contract_for
 from accord.errors import UnknownOperatorError
 from accord.ir import dims as D
@@ -32,6 +43,11 @@ class NullBackend(Backend):
 
     name = "null"
     device = "null"
+
+    def arrange(self, view: NodeView) -> Arrangement:
+        """Nothing runs, so anything will do."""
+        del view
+        return Arrangement(strided=True)
 
     def select(self, view: NodeView) -> Kernel | Reason:
         """A kernel for every node whose outputs are tensors of a known rank."""

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from accord.backends.cpu.families.table import known, selects
+from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.protocol import Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel, NodeView
 from accord.expr.lang import Expr, operand
 from accord.expr.onnx_ops import ELEMENTWISE, lower
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.patch import Reason
-from accord.ir.strides import Access, broadcast_access, contiguous
+from accord.ir.strides import Access, broadcast_access, contiguous, order_of
 
 __all__ = ["elementwise", "quantize"]
 
@@ -24,6 +24,19 @@ _QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
 def attributes_of(node: ir.Node) -> dict[str, object]:
     """Attributes as Python values."""
     return {a.name: a.value for a in node.attributes.values()}
+
+
+@arranges(*sorted(ELEMENTWISE - _QUANTIZE))
+def follow_largest(view: NodeView) -> Arrangement:
+    """The output's axes lie as those of the first input of its shape that lies without gaps."""
+    shape = view.output().shape
+    for i in range(len(view.node.inputs)):
+        fact = view.tensor(i)
+        if view.has(i) and not fact.is_const and shape is not None and fact.shape == shape:
+            order = order_of(shape, view.access(i))
+            if order is not None:
+                return Arrangement(outputs=(order,), strided=True)
+    return Arrangement(strided=True)
 
 
 @selects(*sorted(ELEMENTWISE - _QUANTIZE))
@@ -43,9 +56,9 @@ def elementwise(view: NodeView) -> Kernel | Reason:
         if found is not None and (len(found[0]) > len(shape) or (i and view.node.op_type == "Clip" and found[0])):
             return Reason(f"input {i} does not broadcast to the output")
         shapes.append(None if found is None else found[0])
-    accesses = [None if s is None else broadcast_access(s, shape) for s in shapes]
+    accesses = [None if s is None else broadcast_access(s, shape, view.access(i)) for i, s in enumerate(shapes)]
     in_place = [(0, i) for i, s in enumerate(shapes) if s == shape]
-    return _kernel(view, shape, shape, dtype, accesses, in_place)
+    return _kernel(view, shape, shape, dtype, accesses, view.output_access(), in_place)
 
 
 def _kernel(
@@ -54,9 +67,10 @@ def _kernel(
     extents: Shape,
     dtype: str,
     accesses: Sequence[Access | None],
+    out: Access,
     in_place: Sequence[tuple[int, int]],
 ) -> Kernel | Reason:
-    """The pointwise kernel whose inputs are walked as ``accesses`` say over ``extents``, a split of ``shape``."""
+    """The pointwise kernel whose operands are walked as accesses say over ``extents``, a split of ``shape``."""
     reads: list[int] = []
     inputs: list[tuple[str, Access]] = []
     arguments: list[Expr | None] = []
@@ -73,7 +87,6 @@ def _kernel(
     expr = lower(view.node.op_type, attributes_of(view.node), arguments, dtype)
     if expr is None:
         return Reason(f"{view.node.op_type} of these dtypes or attributes has no expression")
-    out = Access(contiguous(extents))
     phase = pointwise_phase(extents, inputs, [(dtype, out)], [expr], tuple(range(len(inputs) + 1)))
     return NativeKernel(
         f"pointwise {view.node.op_type} {dtype}",
@@ -87,13 +100,13 @@ def _kernel(
 @selects(*sorted(_QUANTIZE))
 def quantize(view: NodeView) -> Kernel | Reason:
     """Scale and zero point are one value, one along an axis, or one for each block along an axis."""
-    x, out = known(view.tensor(0), "the input"), known(view.output(), "the output")
+    x, y = known(view.tensor(0), "the input"), known(view.output(), "the output")
     scale = known(view.tensor(1), "the scale")
-    for found in (x, out, scale):
+    for found in (x, y, scale):
         if isinstance(found, Reason):
             return found
-    assert not isinstance(x, Reason) and not isinstance(out, Reason) and not isinstance(scale, Reason)
-    shape, dtype = out
+    assert not isinstance(x, Reason) and not isinstance(y, Reason) and not isinstance(scale, Reason)
+    shape, dtype = y
     scale_shape = scale[0]
     extents: Shape = shape
     strides: list[DimLike] = [0] * len(shape)
@@ -113,4 +126,5 @@ def quantize(view: NodeView) -> Kernel | Reason:
         return Reason("the scale has a shape that is neither a value, an axis nor blocks")
     small = Access(tuple(strides))
     accesses = [Access(contiguous(extents)), small, small if view.has(2) else None]
-    return _kernel(view, shape, extents, dtype, accesses, [(0, 0)] if x[1] == dtype else [])
+    out = Access(contiguous(extents))
+    return _kernel(view, shape, extents, dtype, accesses, out, [(0, 0)] if x[1] == dtype else [])
