@@ -284,6 +284,14 @@ class Backend(ABC):
         del view
         return Arrangement()
 
+    def fuses(self, root: NodeView) -> Reason | None:
+        """None if the backend computes elementwise operators together with ``root``, on its results; or why not.
+
+        They then reach :meth:`select` as one call of a model-local function in domain
+        :data:`~accord.ir.patch.FUSED_DOMAIN`, the root first in its body.
+        """
+        return Reason(f"{self.name} computes nothing together with {root.node.op_type}")
+
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
         """Prepare consecutive phases.
 

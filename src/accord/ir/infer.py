@@ -299,6 +299,15 @@ class Analyzer:
         return list(chosen(context)) if chosen is not None else _onnx_inference(context)
 
     def _infer_call(self, call: ir.Node, function: ir.Function) -> list[Fact]:
+        inner = self.enter(call, function)
+        return [inner.facts.get(o) for o in function.outputs]
+
+    def enter(self, call: ir.Node, function: ir.Function) -> Analyzer:
+        """The facts inside ``function`` for the inputs of ``call``.
+
+        Raises:
+            ModelTypeError: the inputs contradict an operator of the body.
+        """
         name = next((o.name for o in call.outputs if o.name), None) or call.name or self.facts.label(call)
         # What the call leaves out has the function's default; what the call itself refers to is the caller's.
         attributes = {k: a for k, a in function.attributes.items() if not a.is_ref() and a.value is not None}
@@ -318,7 +327,7 @@ class Analyzer:
         for i, parameter in enumerate(function.inputs):
             inner.facts[parameter] = self.facts.get(call.inputs[i]) if i < len(call.inputs) else UNKNOWN
         inner.infer_graph(function)
-        return [inner.facts.get(o) for o in function.outputs]
+        return inner
 
     def _fold(self, context: Inference, outputs: list[Fact], evaluator: Evaluator) -> list[Fact]:
         """Replace facts of small outputs by constants where every input is constant and small."""

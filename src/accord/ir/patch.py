@@ -14,7 +14,11 @@ import onnx_ir as ir
 
 from accord.ir.build import Builder
 
-__all__ = ["Patch", "Reason", "patch_from"]
+__all__ = ["FUSED_DOMAIN", "Patch", "Reason", "patch_from"]
+
+
+#: Domain of the model-local functions that fusion makes; their bodies are the unfused subgraphs.
+FUSED_DOMAIN = "accord.fused"
 
 
 @dataclass(frozen=True, slots=True)

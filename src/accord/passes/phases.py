@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from accord.passes.rule import Rule
 from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
+from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.simplify import (
     CollapseReshapes,
     FoldReshapeTarget,
@@ -60,7 +61,7 @@ def phases() -> tuple[Phase, ...]:
                 CommonSubexpressions(),
             ),
         ),
-        Phase("fuse", (BatchNormToAffine(),)),
+        Phase("fuse", (BatchNormToAffine(), FuseEpilogue())),
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import onnx_ir as ir
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["Rule", "RuleContext"]
 
 
+#: None if a device fuses elementwise operators into the node, or why not.
+Fuses: TypeAlias = Callable[[ir.Node], Reason | None]
+
+
 class RuleContext:
     """What a rule may look at. It changes nothing itself.
 
@@ -26,11 +30,13 @@ class RuleContext:
         model: The model being rewritten.
         analyzer: Facts and how to make more.
         scratch: A dictionary of the rule's own that lives for one sweep over one graph (for value numbering).
+        fuses: Whether the device computes elementwise operators together with a node, on its results; a reason if not.
     """
 
-    def __init__(self, model: ir.Model, analyzer: Analyzer) -> None:
+    def __init__(self, model: ir.Model, analyzer: Analyzer, fuses: Fuses | None = None) -> None:
         self.model = model
         self.analyzer = analyzer
+        self.fuses: Fuses = fuses if fuses is not None else lambda node: Reason("no device was chosen")
         self.scratch: dict[Any, Any] = {}
 
     @property

@@ -26,6 +26,8 @@ __all__ = ["Executor"]
 
 #: Frames kept for sizes that were used lately.
 MAX_FRAMES = 64
+#: Sets of input shapes whose sizes are remembered.
+MAX_SHAPES = 256
 
 
 class Executor:
@@ -45,11 +47,19 @@ class Executor:
         self._order = order_for(plan)
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._arenas: list[Arena] = []
+        self._solved: dict[Any, tuple[tuple[int, ...], dict[str, int]]] = {}
+        #: Whether steps find sizes out while they run, which they add to a run's symbols.
+        self._late = any(s.late for s in plan.steps)
         #: For each memory class that is returned, the output that owns the array; others of the class are copied.
         self._owners: dict[int, int] = {}
         for i in plan.outputs:
             if plan.slots[i].storage is Storage.OUTPUT:
                 self._owners.setdefault(plan.slots[i].root, i)
+        self._owned = [
+            (position, i, plan.slots[i].root, dtype)
+            for position, i in enumerate(plan.outputs)
+            if self._owners.get(plan.slots[i].root) == i and (dtype := plan.slots[i].dtype) is not None
+        ]
         self.children: dict[tuple[int, str], Executor] = {
             (i, body.name): Executor(body.plan, backends, device)
             for i, step in enumerate(plan.steps)
@@ -76,9 +86,9 @@ class Executor:
             InputError: sizes that do not fit each other.
             ExecutionError: a kernel failed.
         """
-        env = self._solve(inputs, outer)
+        key, env = self._sizes(inputs, outer)
         try:
-            frame, arena = self._borrow(tuple(env[s] for s in self.plan.symbols))
+            frame, arena = self._borrow(key)
         except MemoryError as error:
             raise _no_memory(error) from error
         try:
@@ -102,6 +112,26 @@ class Executor:
             self._arenas.clear()
             self._frames.clear()
         return freed + sum(c.trim() for c in self.children.values())
+
+    def _sizes(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> tuple[tuple[int, ...], dict[str, int]]:
+        """Values of the plan's symbols, as the key of a frame and by name; remembered for shapes that were met."""
+        known = None
+        if outer is None:
+            try:
+                known = tuple([a.shape for a in inputs])
+            except AttributeError:  # a sequence, or an absent optional
+                known = None
+            found = self._solved.get(known)
+            if found is not None:
+                key, env = found
+                return key, dict(env) if self._late else env
+        env = self._solve(inputs, outer)
+        key = tuple(env[s] for s in self.plan.symbols)
+        if known is not None:
+            if len(self._solved) >= MAX_SHAPES:
+                self._solved.clear()
+            self._solved[known] = key, dict(env) if self._late else env
+        return key, env
 
     def _solve(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> dict[str, int]:
         """Values of the plan's symbols from the shapes of ``inputs``; contradictions are errors."""
@@ -181,14 +211,13 @@ class Executor:
     ) -> list[Any]:
         plan = self.plan
         arrays: dict[int, Any] = dict(zip(plan.inputs, inputs, strict=True))
-        for position, i in enumerate(plan.outputs):
-            s = plan.slots[i]
-            if self._owners.get(s.root) == i and s.root not in arrays and s.dtype is not None:
+        for position, i, root, dtype in self._owned:
+            if root not in arrays:
                 given = into.get(position)
                 if given is not None and given.shape == frame.shapes[i]:
-                    arrays[s.root] = given
+                    arrays[root] = given
                 else:
-                    arrays[s.root] = self.device.new_output(frame.shapes[i], s.dtype)
+                    arrays[root] = self.device.new_output(frame.shapes[i], dtype)
         values = frame.values
         for i, value in zip(plan.inputs, inputs, strict=True):
             values[i] = value

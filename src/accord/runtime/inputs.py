@@ -11,7 +11,45 @@ from accord.errors import InputError
 from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact
 from accord.plan.plan import Plan
 
-__all__ = ["as_array", "match_inputs"]
+__all__ = ["Matcher", "as_array", "match_inputs"]
+
+
+class Matcher:
+    """Matches and checks a model's inputs; what is already as it should be takes a short way.
+
+    Args:
+        plan: The plan.
+        count: Number of the model's inputs.
+    """
+
+    def __init__(self, plan: Plan, count: int) -> None:
+        self._plan = plan
+        self._count = count
+        self._expected: list[tuple[str, np.dtype[Any]]] | None = []
+        for i in plan.inputs[:count]:
+            slot = plan.slots[i]
+            if not isinstance(slot.fact, TensorFact) or slot.dtype is None or slot.fact.shape == ():
+                self._expected = None
+                break
+            self._expected.append((slot.name, slot.dtype))
+
+    def __call__(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """As :func:`match_inputs`."""
+        if self._expected is not None and not args and len(named) == self._count:
+            values = []
+            for name, dtype in self._expected:
+                value = named.get(name)
+                if (
+                    type(value) is not np.ndarray
+                    or not value.flags.aligned
+                    or value.dtype != dtype
+                    or not value.flags.c_contiguous
+                ):
+                    break
+                values.append(value)
+            else:
+                return values
+        return match_inputs(self._plan, self._count, args, named)
 
 
 def match_inputs(plan: Plan, count: int, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from accord.ir.dims import DimLike
 from accord.ir.facts import Fact, TensorFact
 from accord.model.limits import Limits
 from accord.runtime.executor import Executor
-from accord.runtime.inputs import match_inputs
+from accord.runtime.inputs import Matcher
 from accord.runtime.pipeline import Compiled, Options, StageHook, compile_model, disabled_tuple
 
 __all__ = ["Model", "Outputs", "ValueInfo", "load"]
@@ -81,7 +81,7 @@ class Model:
         self.options = options
         self.compiled: Compiled = compile_model(source, options, on_stage=on_stage)
         plan = self.compiled.plan
-        self._count = len(plan.inputs)
+        self._match = Matcher(plan, len(plan.inputs))
         self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].fact) for i in plan.inputs)
         names = [v.name or f"output{k}" for k, v in enumerate(self.compiled.model.graph.outputs)]
         self.outputs = tuple(_info(n, plan.slots[i].fact) for n, i in zip(names, plan.outputs, strict=True))
@@ -105,8 +105,8 @@ class Model:
             ExecutionError: a kernel failed.
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not named:
-            named, args = dict(args[0]), ()
-        values = match_inputs(self.compiled.plan, self._count, args, named)
+            named, args = args[0], ()  # type: ignore[assignment]
+        values = self._match(args, named)
         return Outputs(self._executor.run(values), self._names)
 
     run = __call__
@@ -124,7 +124,7 @@ class Model:
         Raises:
             InputError: no such output, or an array of another dtype or shape; or as for a call.
         """
-        values = match_inputs(self.compiled.plan, self._count, (), named)
+        values = self._match((), named)
         unknown = [n for n in into if n not in self._names]
         if unknown:
             raise InputError(f"the model has no output '{unknown[0]}'", expected=", ".join(self._names))

@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 import accord.ops.catalog  # noqa: F401  registers shape rules and expansions
 from accord.backends.discovery import backends_for
-from accord.backends.protocol import Backend
+from accord.backends.protocol import Backend, NodeView
 from accord.errors import AccordError
 from accord.ir.infer import Analyzer
 from accord.model.limits import DEFAULT_LIMITS, Limits
@@ -135,7 +135,13 @@ def compile_model(source: Any, options: Options, *, on_stage: StageHook | None =
     analyzer = result.analyzer
     check_operands(model, analyzer.facts, analyzer.opsets, declared)
     done("normalised", model, analyzer)
-    manager = PassManager(model, analyzer, disabled=options.disabled_rules, stop_after=options.stop_after)
+    manager = PassManager(
+        model,
+        analyzer,
+        disabled=options.disabled_rules,
+        stop_after=options.stop_after,
+        fuses=lambda node: chosen[0].fuses(NodeView(node, analyzer)),
+    )
     for phase in phases():
         manager.run_phase(phase.name, phase.rules, options.level)
         done(phase.name, model, analyzer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, NodeView, Phase, Program
-from accord.ir.patch import Reason
+from accord.ir.patch import FUSED_DOMAIN, Reason
 
 __all__ = ["CpuBackend", "backend"]
 
@@ -18,10 +18,12 @@ class CpuBackend(Backend):
 
     def select(self, view: NodeView) -> Kernel | Reason:
         """A generated kernel, a view, or why not."""
-        from accord.backends.cpu.families import movements
+        from accord.backends.cpu.families import fused, movements
         from accord.backends.cpu.families.table import SELECTORS
 
         _register()
+        if view.node.domain == FUSED_DOMAIN:
+            return fused.select_fused(view)
         early = movements.integers(view)
         if early is not None:
             return early
@@ -32,11 +34,25 @@ class CpuBackend(Backend):
 
     def arrange(self, view: NodeView) -> Arrangement:
         """What the operator's family says; row-major where it says nothing."""
+        from accord.backends.cpu.families import fused
         from accord.backends.cpu.families.table import ARRANGERS
 
         _register()
+        if view.node.domain == FUSED_DOMAIN:
+            return fused.arrange_fused(view)
         arranger = ARRANGERS.get((view.node.domain, view.node.op_type))
         return Arrangement() if arranger is None else arranger(view)
+
+    def fuses(self, root: NodeView) -> Reason | None:
+        """What has a kernel that applies an epilogue."""
+        from accord.backends.cpu.families.table import ROOTS, SELECTORS
+
+        _register()
+        key = (root.node.domain, root.node.op_type)
+        if key not in ROOTS:
+            return super().fuses(root)
+        kernel = SELECTORS[key](root)
+        return kernel if isinstance(kernel, Reason) else None
 
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
         """A walk over machine code."""

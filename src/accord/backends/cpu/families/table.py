@@ -13,20 +13,27 @@ from accord.ir.dims import Shape
 from accord.ir.facts import TensorFact
 from accord.ir.patch import Reason
 
-__all__ = ["ARRANGERS", "SELECTORS", "Arranger", "Selector", "arranges", "known", "selects"]
+__all__ = ["ARRANGERS", "ROOTS", "SELECTORS", "Arranger", "Selector", "arranges", "known", "selects"]
 
 Selector: TypeAlias = Callable[[NodeView], "Kernel | Reason"]
 SELECTORS: dict[tuple[str, str], Selector] = {}
 Arranger: TypeAlias = Callable[[NodeView], Arrangement]
 ARRANGERS: dict[tuple[str, str], Arranger] = {}
+#: Operators whose kernels apply an epilogue.
+ROOTS: set[tuple[str, str]] = set()
 
 
-def selects(*names: str, domain: str = "") -> Callable[[Selector], Selector]:
-    """Register the decorated function for the operators ``names`` of ``domain``."""
+def selects(*names: str, domain: str = "", epilogue: bool = False) -> Callable[[Selector], Selector]:
+    """Register the decorated function for the operators ``names`` of ``domain``.
+
+    With ``epilogue`` its kernels apply :func:`~accord.backends.cpu.epilogue.epilogue_of` before they store.
+    """
 
     def register(function: Selector) -> Selector:
         for name in names:
             SELECTORS[domain, name] = function
+            if epilogue:
+                ROOTS.add((domain, name))
         return function
 
     return register
