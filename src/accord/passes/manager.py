@@ -14,7 +14,8 @@ import onnx_ir as ir
 from accord.errors import AccordError, VerifyError
 from accord.ir.facts import merge, same_kind
 from accord.ir.infer import Analyzer, op_name
-from accord.ir.patch import Patch, Reason
+from accord.ir.patch import Patch
+from accord.ir.reason import Reason
 from accord.passes.rule import Fuses, Rule, RuleContext
 
 __all__ = ["AppliedPatch", "PassLog", "PassManager", "SkippedRule"]

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from accord.ir.build import Builder
 from accord.ir.facts import Fact, FactTable, TensorFact
 from accord.ir.infer import Analyzer
-from accord.ir.patch import Patch, Reason
+from accord.ir.patch import Patch
+from accord.ir.reason import Reason
 
 if TYPE_CHECKING:
     import numpy as np

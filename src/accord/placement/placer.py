@@ -11,42 +11,18 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from accord.backends.protocol import Alias, Arrangement, Backend, Kernel, NodeView, ViewKernel
+from accord.backends.protocol import Alias, Arrangement, Backend, Kernel, ViewKernel
+from accord.backends.view import NodeView
 from accord.errors import FallbackError, UnsupportedError
 from accord.ir.infer import Analyzer, op_name
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order, contiguous, in_order
+from accord.placement.placement import Placement
 
-__all__ = ["CONTROL", "Placed", "Placement", "Placer"]
+__all__ = ["CONTROL", "Placed", "Placer"]
 
 #: Operators with a body graph; the runtime itself runs them.
 CONTROL = frozenset({("", "If"), ("", "Loop"), ("", "Scan"), ("", "SequenceMap")})
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a node runs.
-
-    Attributes:
-        node: Its name.
-        op: Its operator.
-        backend: Name of the backend; "runtime" for control flow, "plan" for views.
-        kernel: The kernel; None for control flow.
-        declined: What better backends said.
-        fallback: True if a slow-but-right backend took it.
-    """
-
-    node: str
-    op: str
-    backend: str
-    kernel: Kernel | None
-    declined: tuple[tuple[str, Reason], ...] = ()
-    fallback: bool = False
-
-    @property
-    def reason(self) -> str:
-        """One line for people: why it is where it is."""
-        return "; ".join(f"{name}: {r}" for name, r in self.declined) or "first choice"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,12 @@ from accord.backends.protocol import NativeKernel, ViewKernel
 from accord.errors import GraphError
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
-from accord.ir.facts import Fact, TensorFact, to_numpy
+from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact, to_numpy
 from accord.ir.infer import Analyzer
 from accord.placement.placer import Placer
 from accord.plan.placing import PlacedGraph, PlacedNode, numpy_dtype
 from accord.plan.plan import Plan, Slot, Step, Storage, SubPlan
+from accord.plan.types import OpaqueType, OptionalType, SequenceType, TensorType, ValueType
 
 __all__ = ["PlanBuilder"]
 
@@ -28,7 +29,7 @@ __all__ = ["PlanBuilder"]
 @dataclass(slots=True)
 class _Slot:
     name: str
-    fact: Fact
+    type: ValueType
     dtype: np.dtype[Any] | None
     storage: Storage
     root: int
@@ -106,7 +107,7 @@ class _Assembly:
             slots=tuple(
                 Slot(
                     s.name,
-                    s.fact,
+                    s.type,
                     s.dtype,
                     s.storage,
                     s.root,
@@ -143,7 +144,16 @@ class _Assembly:
         if isinstance(fact, TensorFact) and fact.shape is not None and dtype is not None:
             nbytes = D.product(fact.shape) * dtype.itemsize
         self.slots.append(
-            _Slot(v.name or f"v{index}", fact, dtype, storage, index if root is None else root, first, first, nbytes)
+            _Slot(
+                v.name or f"v{index}",
+                value_type(fact),
+                dtype,
+                storage,
+                index if root is None else root,
+                first,
+                first,
+                nbytes,
+            )
         )
         self.slots[index].strides = self.placed.strides(v)
         self.slot_of[v] = index
@@ -178,9 +188,10 @@ class _Assembly:
         if isinstance(kernel, NativeKernel) and kernel.workspace != 0 and not n.late:
             workspace = len(self.slots)
             total = kernel.workspace * self.parent.threads
-            fact = TensorFact(ir.DataType.UINT8, (total,))
+            bytes_ = np.dtype(np.uint8)
+            kind = TensorType("uint8", bytes_, (total,))
             name = f"{n.placement.node}.workspace"
-            self.slots.append(_Slot(name, fact, np.dtype(np.uint8), Storage.ARENA, workspace, index, index, total))
+            self.slots.append(_Slot(name, kind, bytes_, Storage.ARENA, workspace, index, index, total))
         attributes = (
             {a.name: a.value for a in n.node.attributes.values() if a.type != ir.AttributeType.GRAPH}
             if bodies
@@ -199,8 +210,8 @@ class _Assembly:
 
     def _packed(self, v: ir.Value, array: np.ndarray[Any, Any]) -> int:
         index = len(self.slots)
-        fact = TensorFact(None, tuple(array.shape))
-        self.slots.append(_Slot(f"{v.name}.packed", fact, array.dtype, Storage.CONSTANT, index, -1, -1, array.nbytes))
+        kind = TensorType(None, array.dtype, tuple(array.shape))
+        self.slots.append(_Slot(f"{v.name}.packed", kind, array.dtype, Storage.CONSTANT, index, -1, -1, array.nbytes))
         self.constants[index] = array
         return index
 
@@ -325,3 +336,18 @@ class _Assembly:
         if not touched:
             return step
         return replace(step, frees=tuple(sorted(touched)))
+
+
+def value_type(fact: Fact) -> ValueType:
+    """What the runtime needs of a fact."""
+    if isinstance(fact, TensorFact):
+        if fact.dtype is None:
+            return TensorType(None, None, fact.shape)
+        text = fact.dtype == ir.DataType.STRING
+        dtype = np.dtype(object) if text else np.dtype(fact.dtype.numpy())
+        return TensorType(fact.dtype.name.lower(), dtype, fact.shape)
+    if isinstance(fact, SequenceFact):
+        return SequenceType(None if fact.element is None else value_type(fact.element))
+    if isinstance(fact, OptionalFact):
+        return OptionalType(None if fact.element is None else value_type(fact.element))
+    return OpaqueType(str(fact))

@@ -17,12 +17,13 @@ import onnx_ir as ir
 
 from accord.backends.protocol import Alias, Kernel, NativeKernel, ViewKernel
 from accord.ir import dims as D
+from accord.ir.agreement import Agreement
 from accord.ir.dims import DimLike
 from accord.ir.facts import Fact, TensorFact
-from accord.ir.infer import Agreement
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order, contiguous, in_order, order_of
-from accord.placement.placer import Placed, Placement, Placer
+from accord.placement.placement import Placement
+from accord.placement.placer import Placed, Placer
 
 __all__ = ["PlacedGraph", "PlacedNode", "captured_values", "numpy_dtype"]
 

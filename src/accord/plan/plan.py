@@ -10,18 +10,16 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from accord.backends.protocol import Kernel, NativeKernel
+from accord.ir.agreement import Agreement
 from accord.ir.compute import compile_dims
 from accord.ir.dims import DimLike, Shape
-from accord.ir.facts import Fact
-from accord.ir.infer import Agreement
-
-if TYPE_CHECKING:
-    from accord.placement.placer import Placement
+from accord.placement.placement import Placement
+from accord.plan.types import TensorType, ValueType
 
 __all__ = ["Plan", "Sizes", "Slot", "Step", "Storage", "SubPlan"]
 
@@ -42,7 +40,7 @@ class Slot:
 
     Attributes:
         name: The value's name in the model.
-        fact: dtype and shape.
+        type: What it holds.
         dtype: NumPy element type; None for what is no tensor of fixed-size elements.
         storage: Where the memory comes from; that of ``root``.
         root: The slot whose memory this one shares (itself, unless it is a view or computed in place).
@@ -55,7 +53,7 @@ class Slot:
     """
 
     name: str
-    fact: Fact
+    type: ValueType
     dtype: np.dtype[Any] | None
     storage: Storage
     root: int
@@ -69,7 +67,7 @@ class Slot:
     @property
     def shape(self) -> Shape | None:
         """Symbolic shape of a tensor, else None."""
-        return getattr(self.fact, "shape", None)
+        return self.type.shape if isinstance(self.type, TensorType) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ import numpy as np
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
-from accord.ir.facts import TensorFact
-from accord.plan.plan import Plan, Step, Storage
+from accord.plan.plan import Plan, Slot, Step, Storage
+from accord.plan.types import TensorType
 from accord.runtime import control
 from accord.runtime.frame import Arena, Frame, disagreement, order_for
 from accord.runtime.growth import refuse_growth
@@ -140,21 +140,21 @@ class Executor:
         rest: list[tuple[str, int, D.DimLike, int]] = []
         for slot, value in zip(plan.inputs, inputs, strict=True):
             s = plan.slots[slot]
-            if not isinstance(s.fact, TensorFact) or s.fact.shape is None or value is None:
+            if not isinstance(s.type, TensorType) or s.type.shape is None or value is None:
                 continue
             actual = value.shape
-            if len(actual) != len(s.fact.shape):
+            if len(actual) != len(s.type.shape):
                 raise InputError(
                     "wrong rank",
                     value=s.name,
-                    expected=f"{len(s.fact.shape)} axes: {_text(s.fact.shape)}",
+                    expected=f"{len(s.type.shape)} axes: {_text(s.type.shape)}",
                     found=list(actual),
                 )
-            for axis, (d, n) in enumerate(zip(s.fact.shape, actual, strict=True)):
+            for axis, (d, n) in enumerate(zip(s.type.shape, actual, strict=True)):
                 if isinstance(d, int):
                     if d != n:
                         raise InputError(
-                            f"wrong size on axis {axis}", value=s.name, expected=_text(s.fact.shape), found=list(actual)
+                            f"wrong size on axis {axis}", value=s.name, expected=_text(s.type.shape), found=list(actual)
                         )
                     continue
                 names = D.symbols_of(d)
@@ -289,7 +289,7 @@ class Executor:
             slot = self.plan.slots[i]
             if slot.storage is Storage.LATE:
                 values[i] = _detached(produced, arena)
-                self._bind_late(slot.fact, produced, env)
+                self._bind_late(slot, produced, env)
                 continue
             target = values[i]
             if produced is target:
@@ -310,10 +310,10 @@ class Executor:
             if i not in self.plan.inputs:
                 values[i] = None
 
-    def _bind_late(self, fact: Any, result: Any, env: dict[str, int]) -> None:
-        if not isinstance(fact, TensorFact) or fact.shape is None or not isinstance(result, np.ndarray):
+    def _bind_late(self, slot: Slot, result: Any, env: dict[str, int]) -> None:
+        if slot.shape is None or not isinstance(result, np.ndarray):
             return
-        for d, n in zip(fact.shape, result.shape, strict=False):
+        for d, n in zip(slot.shape, result.shape, strict=False):
             if isinstance(d, D.Dim):
                 names = D.symbols_of(d)
                 if len(names) == 1 and str(d) in names:

@@ -16,7 +16,7 @@ import numpy as np
 
 from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, ViewKernel
 from accord.errors import ExecutionError, InputError
-from accord.ir.infer import Agreement
+from accord.ir.agreement import Agreement
 from accord.model.limits import physical_memory
 from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, arrange
 from accord.plan.plan import Plan, Step, Storage

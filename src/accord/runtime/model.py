@@ -12,8 +12,8 @@ import numpy as np
 
 from accord.errors import InputError
 from accord.ir.dims import DimLike
-from accord.ir.facts import Fact, TensorFact
 from accord.model.limits import Limits
+from accord.plan.types import TensorType, ValueType
 from accord.runtime.executor import Executor
 from accord.runtime.inputs import Matcher
 from accord.runtime.pipeline import Compiled, Options, StageHook, compile_model, disabled_tuple
@@ -82,9 +82,9 @@ class Model:
         self.compiled: Compiled = compile_model(source, options, on_stage=on_stage)
         plan = self.compiled.plan
         self._match = Matcher(plan, len(plan.inputs))
-        self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].fact) for i in plan.inputs)
+        self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].type) for i in plan.inputs)
         names = [v.name or f"output{k}" for k, v in enumerate(self.compiled.model.graph.outputs)]
-        self.outputs = tuple(_info(n, plan.slots[i].fact) for n, i in zip(names, plan.outputs, strict=True))
+        self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(names, plan.outputs, strict=True))
         self._names = tuple(names)
         self._executor = Executor(plan, self.compiled.backends, self.compiled.device)
         self._lock = threading.Lock()
@@ -191,12 +191,11 @@ class Model:
         return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
 
 
-def _info(name: str, fact: Fact) -> ValueInfo:
-    if isinstance(fact, TensorFact):
-        dtype = fact.dtype.name.lower() if fact.dtype is not None else "unknown"
-        shape = None if fact.shape is None else tuple(_size(d) for d in fact.shape)
-        return ValueInfo(name, dtype, shape)
-    return ValueInfo(name, str(fact), None)
+def _info(name: str, kind: ValueType) -> ValueInfo:
+    if isinstance(kind, TensorType):
+        shape = None if kind.shape is None else tuple(_size(d) for d in kind.shape)
+        return ValueInfo(name, kind.name or "unknown", shape)
+    return ValueInfo(name, str(kind), None)
 
 
 def _describe(value: Any) -> str:

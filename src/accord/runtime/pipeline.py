@@ -24,7 +24,8 @@ import onnx_ir as ir
 
 import accord.ops.catalog  # noqa: F401  registers shape rules and expansions
 from accord.backends.discovery import backends_for
-from accord.backends.protocol import Backend, NodeView
+from accord.backends.protocol import Backend
+from accord.backends.view import NodeView
 from accord.errors import AccordError
 from accord.ir.infer import Analyzer
 from accord.model.limits import DEFAULT_LIMITS, Limits

@@ -24,7 +24,7 @@ import onnx_ir as ir
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir.infer import Analyzer
 from accord.passes.phases import rule_names
-from accord.placement.placer import Placement
+from accord.placement.placement import Placement
 from accord.plan.plan import Plan
 from accord.runtime.io_binding import IOBinding
 from accord.runtime.model import Model

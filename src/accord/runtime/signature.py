@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from accord.ir.facts import Fact, TensorFact
+from accord.plan.types import TensorType, ValueType
 from accord.runtime.model import Model
 from accord.runtime.ort_value import onnx_type
 
@@ -79,7 +79,7 @@ class Signature:
         plan = model.compiled.plan
         symbols = {d for a in (*self.inputs, *self.optional) for d in a.shape if isinstance(d, str)}
         self.outputs = [
-            _completed(a, plan.slots[i].fact, symbols, rank_known=a.name not in self._no_rank)
+            _completed(a, plan.slots[i].type, symbols, rank_known=a.name not in self._no_rank)
             for a, i in zip(self.outputs, plan.outputs, strict=True)
         ]
 
@@ -98,13 +98,13 @@ def _size(d: int | str | None) -> int | str | None:
     return (d if d >= 0 else None) if isinstance(d, int) else d or None
 
 
-def _completed(argument: NodeArg, fact: Fact, symbols: Collection[str], *, rank_known: bool) -> NodeArg:
-    if not isinstance(fact, TensorFact) or fact.dtype is None or fact.shape is None:
+def _completed(argument: NodeArg, kind: ValueType, symbols: Collection[str], *, rank_known: bool) -> NodeArg:
+    if not isinstance(kind, TensorType) or kind.name is None or kind.shape is None:
         return argument
-    inferred = [d if isinstance(d, int) else str(d) if str(d) in symbols else None for d in fact.shape]
+    inferred = [d if isinstance(d, int) else str(d) if str(d) in symbols else None for d in kind.shape]
     shape = argument.shape
     if not rank_known:
         shape = inferred
     elif len(shape) == len(inferred):
         shape = [new if isinstance(new, int) or old is None else old for old, new in zip(shape, inferred, strict=True)]
-    return NodeArg(argument.name, f"tensor({fact.dtype.name.lower()})", shape)
+    return NodeArg(argument.name, f"tensor({kind.name})", shape)

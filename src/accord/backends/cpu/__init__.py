@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, NodeView, Phase, Program
-from accord.ir.patch import FUSED_DOMAIN, Reason
+from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, Phase, Program
+from accord.backends.view import NodeView
+from accord.ir.reason import FUSED_DOMAIN, Reason
 
 __all__ = ["CpuBackend", "backend"]
 

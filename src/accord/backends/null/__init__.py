@@ -18,16 +18,16 @@ from accord.backends.protocol import (
     Kernel,
     Launch,
     NativeKernel,
-    NodeView,
     Phase,
     Program,
     ViewKernel,
 )
+from accord.backends.view import NodeView
 from accord.contract.registry import contract_for
 from accord.errors import UnknownOperatorError
 from accord.ir import dims as D
 from accord.ir.facts import TensorFact
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 
 __all__ = ["NullBackend", "backend"]
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from accord.backends.protocol import Arrangement, Backend, HostKernel, Kernel, NodeView
+from accord.backends.protocol import Arrangement, Backend, HostKernel, Kernel
+from accord.backends.view import NodeView
 from accord.contract.registry import user_contract
 from accord.errors import AccordError
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 
 if TYPE_CHECKING:
     from accord.backends.reference.kernels import ReferenceKernel

@@ -13,7 +13,8 @@ import onnx_ir as ir
 
 from accord.expr.lang import Expr, operand
 from accord.expr.onnx_ops import ELEMENTWISE, dtype_name, lower
-from accord.ir.patch import FUSED_DOMAIN, Patch, Reason
+from accord.ir.patch import Patch
+from accord.ir.reason import FUSED_DOMAIN, Reason
 from accord.passes.manager import label
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 

@@ -8,12 +8,13 @@ import onnx_ir as ir
 
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.protocol import Arrangement, Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import Expr, operand
 from accord.expr.onnx_ops import ELEMENTWISE, lower
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, contiguous, order_of
 
 __all__ = ["elementwise", "quantize"]

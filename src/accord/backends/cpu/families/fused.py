@@ -9,11 +9,12 @@ import onnx_ir as ir
 
 from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
 from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
-from accord.backends.protocol import Arrangement, Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import Expr, const, operand
 from accord.expr.onnx_ops import dtype_name, lower
 from accord.ir.infer import Analyzer
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access
 
 __all__ = ["arrange_fused", "select_fused"]

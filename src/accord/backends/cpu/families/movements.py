@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from accord.backends.cpu.families.table import arranges, known, output_operands, selects
 from accord.backends.cpu.movement import gather_phase, integers_phase
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.protocol import Alias, Arrangement, Kernel, NativeKernel, NodeView, Phase, ViewKernel
+from accord.backends.protocol import Alias, Arrangement, Kernel, NativeKernel, Phase, ViewKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, bits, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, contiguous, order_of, reshaped
 
 __all__ = ["integers"]

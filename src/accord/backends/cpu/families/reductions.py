@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from accord.backends.cpu.families.table import known, selects
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.reduce import reduce_phase
-from accord.backends.protocol import Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast, const, operand
 from accord.ir import dims as D
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
 
 __all__ = ["global_pool", "reduction"]

@@ -7,11 +7,12 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from accord.backends.protocol import Arrangement, Kernel, NodeView
+from accord.backends.protocol import Arrangement, Kernel
+from accord.backends.view import NodeView
 from accord.expr.onnx_ops import dtype_name
 from accord.ir.dims import Shape
 from accord.ir.facts import TensorFact
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 
 __all__ = ["ARRANGERS", "ROOTS", "SELECTORS", "Arranger", "Selector", "arranges", "known", "selects"]
 
