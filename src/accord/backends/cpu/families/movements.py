@@ -15,7 +15,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
-from accord.ir.strides import Access, broadcast_access, contiguous, order_of, reshaped
+from accord.ir.strides import Access, broadcast_access, contiguous, order_of, reshaped, reshaping
 
 __all__ = ["integers"]
 
@@ -47,6 +47,9 @@ def another_shape(view: NodeView) -> Arrangement:
     access = own if shape == out else reshaped(shape, own, out)
     if access is not None:
         return Arrangement((None,), (Alias(0, access),), strided=True)
+    copy = reshaping(shape, own, out)
+    if copy is not None and copy.order != tuple(range(len(out))):
+        return Arrangement(outputs=(copy.order,), strided=True)
     return Arrangement((), (Alias(0, Access(contiguous(out))),))
 
 
@@ -63,9 +66,12 @@ def view_of_input(view: NodeView) -> Kernel | Reason:
         return ViewKernel() if source == target else _simple(view, shape, source)
     if source == Access(contiguous(shape)) and target == Access(contiguous(out)):
         return ViewKernel()
-    if target != Access(contiguous(out)):
-        return Reason("the output of a reshape is row-major")
-    return _simple(view, shape, source, Access(contiguous(shape)))
+    if target == Access(contiguous(out)):
+        return _simple(view, shape, source, Access(contiguous(shape)))
+    copy = reshaping(shape, source, out)
+    if copy is None:
+        return Reason("the axes are not only joined or cut, and the output is not row-major")
+    return _simple(view, copy.extents, copy.source, copy.target(target))
 
 
 def known_bits(fact: TensorFact) -> int | None:
