@@ -238,6 +238,14 @@ class Backend(ABC):
         """
         return Reason(f"{self.name} computes nothing together with {root.node.op_type}")
 
+    def joins(self, nodes: Sequence[NodeView]) -> Reason | None:
+        """None if the backend makes one kernel of connected ``nodes``, which are in graph order; or why not.
+
+        They then reach :meth:`select` as one call, as for :meth:`fuses`.
+        """
+        del nodes
+        return Reason(f"{self.name} joins no operators")
+
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
         """Prepare consecutive phases.
 

@@ -4,7 +4,8 @@
 phase       level  what it is for
 ==========  =====  ==================================================================
 declutter   1      constants folded, no-ops and duplicates removed, affine into weights
-fuse        2      operators joined into model-local functions, one kernel each
+fuse        2      elementwise operators computed on the results of contractions and windows
+join        2      other connected operators in one loop nest
 ==========  =====  ==================================================================
 """
 
@@ -16,6 +17,7 @@ from accord.passes.rule import Rule
 from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
 from accord.passes.rules.fuse import FuseEpilogue
+from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.simplify import (
     CollapseReshapes,
     FoldReshapeTarget,
@@ -62,6 +64,7 @@ def phases() -> tuple[Phase, ...]:
             ),
         ),
         Phase("fuse", (BatchNormToAffine(), FuseEpilogue())),
+        Phase("join", (FuseLoops(),)),
     )
 
 

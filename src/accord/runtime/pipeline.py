@@ -6,7 +6,8 @@ stage       what holds after it
 loaded      the file's graph, checked
 normalised  one operator version, functions inlined, every value has a fact
 declutter   constants folded, no-ops and duplicates gone
-fuse        operators joined into model-local functions
+fuse        elementwise operators computed on the results of contractions and windows
+join        other connected operators in one loop nest
 ==========  ===========================================================================
 
 Each of these is a valid ONNX model and can be dumped. Then come ``placed`` (a kernel for each node) and ``planned``.
@@ -44,7 +45,7 @@ __all__ = ["STAGES", "Compiled", "Options", "StageHook", "compile_model"]
 #: Called after a stage with its name, the model and the facts (None before there are any).
 StageHook: TypeAlias = Callable[[str, ir.Model, Analyzer | None], None]
 
-STAGES = ("loaded", "normalised", "declutter", "fuse")
+STAGES = ("loaded", "normalised", "declutter", "fuse", "join")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,7 @@ def compile_model(source: Any, options: Options, *, on_stage: StageHook | None =
         disabled=options.disabled_rules,
         stop_after=options.stop_after,
         fuses=lambda node: chosen[0].fuses(NodeView(node, analyzer)),
+        joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
     )
     for phase in phases():
         manager.run_phase(phase.name, phase.rules, options.level)

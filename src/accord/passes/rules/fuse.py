@@ -18,7 +18,7 @@ from accord.ir.reason import FUSED_DOMAIN, Reason
 from accord.passes.manager import label
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 
-__all__ = ["FuseEpilogue", "function_patch", "is_elementwise"]
+__all__ = ["FuseEpilogue", "escaping", "function_patch", "graph_order", "is_elementwise"]
 
 
 def is_elementwise(node: ir.Node, context: RuleContext) -> bool:
@@ -83,8 +83,7 @@ class FuseEpilogue(Rule):
                 why = following
                 break
             group += following
-            escaping = _escaping(group)
-            if len(escaping) == 1:
+            if len(escaping(group)) == 1:
                 found = len(group)
             tip = group[-1].outputs[0]
         if found == 1:
@@ -108,7 +107,7 @@ class FuseEpilogue(Rule):
         assert isinstance(graph, ir.Graph)
         if any(r.graph is not graph for r in readers):
             return Reason("a body graph reads it")
-        first = min(readers, key=_order(graph, readers, context).__getitem__)
+        first = min(readers, key=graph_order(graph, readers, context).__getitem__)
         if not is_elementwise(first, context):
             return Reason(f"{label(first)} ({first.op_type}) is not elementwise")
         if context.tensor(first.outputs[0]).shape != shape:
@@ -116,7 +115,7 @@ class FuseEpilogue(Rule):
         return [first]
 
 
-def _order(graph: ir.Graph, nodes: Iterable[ir.Node], context: RuleContext) -> dict[ir.Node, int]:
+def graph_order(graph: ir.Graph, nodes: Iterable[ir.Node], context: RuleContext) -> dict[ir.Node, int]:
     """Places of at least ``nodes`` in the graph's order; counted once in a sweep, and again after other patches."""
     known: dict[ir.Node, int] = context.scratch.get("order", {})
     if any(n not in known for n in nodes):
@@ -125,7 +124,7 @@ def _order(graph: ir.Graph, nodes: Iterable[ir.Node], context: RuleContext) -> d
     return known
 
 
-def _escaping(group: Sequence[ir.Node]) -> list[ir.Value]:
+def escaping(group: Sequence[ir.Node]) -> list[ir.Value]:
     """Values of a group that others read or that are returned."""
     members = set(group)
     return [o for n in group for o in n.outputs if o.is_graph_output() or any(u.node not in members for u in o.uses())]
@@ -136,7 +135,7 @@ def function_patch(group: Sequence[ir.Node], context: RuleContext, note: str) ->
 
     The call stands where the last node stood, so all that the group reads is there.
     """
-    outputs = _escaping(group)
+    outputs = escaping(group)
     made = {o for n in group for o in n.outputs}
     inputs = list(dict.fromkeys(v for n in group for v in n.inputs if v is not None and v not in made))
     formal = {v: ir.Value(name=f"x{i}") for i, v in enumerate(inputs)}
