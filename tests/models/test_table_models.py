@@ -7,7 +7,7 @@ from models_harness import ALL, HUGE, QUICK, check, content, marked
 
 from accord.passes.phases import MAX_LEVEL
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import Options
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,9 @@ class KernelCode:
 
     checks: ClassVar[bool] = False
 
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("machine code lives in its process")
+
     @property
     def symbol(self) -> str:
         """A name that is unique to this code."""
