@@ -24,6 +24,9 @@ __all__ = ["Panel", "Rows", "emit_product", "heights_of", "product_functions", "
 
 #: Sums that must be under way at a time to hide the latency of an addition: four cycles, two a cycle.
 _IN_FLIGHT = 8
+#: How far ahead a single row asks for its weights, which it reads once: that hides the latency of the outer caches.
+_AHEAD_BYTES = 2048
+_CACHE_LINE = 64
 #: Greatest height of a tile.
 _MOST_ROWS = 8
 #: Multiplications that a task should have at least.
@@ -68,7 +71,7 @@ def heights_of(panel: Panel, rows: DimLike) -> tuple[int, ...]:
     most = max(1, min(_MOST_ROWS, registers // panel.vectors))
     if isinstance(rows, int):
         most = max(1, min(most, rows))
-    return tuple(sorted({most, *(h for h in (4, 2, 1) if h < most)}, reverse=True))
+    return tuple(sorted({most, *(h for h in (2, 1) if h < most)}, reverse=True))
 
 
 def _name(panel: Panel, rows: int) -> str:
@@ -110,6 +113,8 @@ def _product(panel: Panel, rows: int, source: str, unit: bool, start: bool) -> B
 
     def accumulate(step: str, sums: Sequence[str]) -> list[str]:
         at = b.address("%panel", dtype, b.mul(step, panel.line))
+        if rows == 1:
+            _prefetch(b, at, panel.line * bits(dtype) // 8)
         columns = [printer.load(dtype, b.address(at, dtype, v * width)) for v in range(vectors)]
         place = step if unit else b.mul(step, "%a_col")
         following = []
@@ -141,6 +146,14 @@ def _product(panel: Panel, rows: int, source: str, unit: bool, start: bool) -> B
         for v in range(vectors):
             printer.store(dtype, totals[r * vectors + v], b.address(target, dtype, v * width))
     return b
+
+
+def _prefetch(b: Builder, address: str, count: int) -> None:
+    """Ask for ``count`` bytes that will soon be read; an address outside the weights does no harm."""
+    b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    for offset in range(0, count, _CACHE_LINE):
+        ahead = b.op(f"getelementptr i8, ptr {address}, i64 {_AHEAD_BYTES + offset}")
+        b.emit(f"call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 3, i32 1)")
 
 
 def _fma(b: Builder, type_: str, dtype: str, width: int, x: str, y: str, z: str) -> str:

@@ -293,7 +293,11 @@ class _Writer:
             b.address(self.block_states, self.dtype, self.sums_at),
             self.entry_size,
         )
-        with b.loop(0, p["panels"]) as index:
+        odd = b.compare("ne", b.op(f"and i64 {step}, 1"), 0)
+        with b.loop(0, p["panels"]) as turn:
+            # every other step goes back over the panels: those that it starts with are still in the cache
+            back = b.sub(b.sub(p["panels"], 1), turn)
+            index = b.op(f"select i1 {odd}, i64 {back}, i64 {turn}")
             at = b.address(weights, self.dtype, b.mul(index, size))
             emit_product(b, panel, self.code.heights, self.dtype, rows, at, p["hidden"])
             with b.loop(0, self.count) as row:
