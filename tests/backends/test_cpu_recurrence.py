@@ -174,3 +174,35 @@ def test_not_a_number_spreads_to_its_own_entry_only():
     wanted = layer.reference()[0]
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
     assert np.isnan(found[1:, :, 1]).all() and not np.isnan(found[:, :, [0, 2]]).any()
+
+
+@SETTINGS
+@given(
+    st.lists(st.sampled_from([1, 2, 3, 5, 18]), min_size=2, max_size=4).map(tuple),
+    st.sampled_from(["float32", "float64", "float16", "int8", "bool"]),
+    st.integers(0, 1),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_reverse_sequence(shape, dtype, time, symbolic, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
+    lengths = rng.integers(0, shape[time] + 1, shape[1 - time])
+    proto = model(
+        [node("ReverseSequence", ["x", "n"], ["y"], time_axis=time, batch_axis=1 - time)],
+        {"x": (dtype, [f"d{i}" for i in range(len(shape))] if symbolic else shape), "n": (np.int64, [shape[1 - time]])},
+        ["y"],
+    )
+    feeds = {"x": x, "n": lengths}
+    (wanted,) = Model(proto, Options(level=0, reference=True))(feeds)
+    np.testing.assert_array_equal(Model(proto, Options(level=0, strict=True))(feeds)[0], wanted)
+    np.testing.assert_array_equal(run_strided(proto, feeds, seed)[0], wanted)
+
+
+@pytest.mark.parametrize("length", [-1, 4])
+def test_a_length_that_reverse_sequence_refuses(length):
+    proto = model(
+        [node("ReverseSequence", ["x", "n"], ["y"])], {"x": (np.float32, [3, 2]), "n": (np.int64, [2])}, ["y"]
+    )
+    with pytest.raises(ExecutionError, match="outside"):
+        Model(proto, Options(level=0, strict=True))(np.ones((3, 2), np.float32), np.array([1, length]))

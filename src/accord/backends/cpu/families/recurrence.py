@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: one product for the inputs of all steps, then the time loop."""
+"""RNN, GRU and LSTM: one product for the inputs of all steps, then the time loop; ReverseSequence."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from accord.backends.cpu.families.movements import known_bits
 from accord.backends.cpu.families.table import known, output_operands, selects
 from accord.backends.cpu.gates import CELLS, Activation, Cell, CellKind, read_activations
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.packing import Packing, joined
 from accord.backends.cpu.projection import Panel, heights_of, projection_phase
 from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements
+from accord.backends.cpu.sequences import reverse_phase
 from accord.backends.protocol import Array, Kernel, NativeKernel, NodeView, Phase
 from accord.expr.lang import FLOATS, bits
 from accord.ir import dims as D
@@ -19,7 +21,7 @@ from accord.ir.dims import DimLike
 from accord.ir.patch import Reason
 from accord.ir.strides import Access
 
-__all__ = ["recurrent"]
+__all__ = ["recurrent", "reverse_sequence"]
 
 _X, _W, _R, _B, _LENGTHS, _H0, _C0, _P = range(8)
 #: Panels of few gates hold more units, so that one element of a state meets about this many vectors.
@@ -312,3 +314,21 @@ def _tensors(layer: _Layer, batch_first: bool, operands: dict[str, int]) -> dict
         name: Access(tuple(a.strides[axis] for axis in order.get(len(a.strides), (0,))), a.offset)
         for name, a in found.items()
     }
+
+
+@selects("ReverseSequence")
+def reverse_sequence(view: NodeView) -> Kernel | Reason:
+    """The first elements of each sequence in reverse order."""
+    x, lengths = view.tensor(0), known(view.tensor(1), "the lengths")
+    size = known_bits(x)
+    if x.shape is None or len(x.shape) < 2 or size not in (8, 16, 32, 64):
+        return Reason("the rank is not known, or the elements have no size that can be moved")
+    if isinstance(lengths, Reason):
+        return lengths
+    if lengths[1] != "i64" or len(lengths[0]) != 1:
+        return Reason("lengths are a vector of int64")
+    time = view.axis(int(view.attr("time_axis", 0)), len(x.shape))
+    if time > 1:
+        return Reason("time is one of the first two axes")
+    phase = reverse_phase(f"u{size}", x.shape, time, view.access(0), view.access(1), view.output_access())
+    return NativeKernel(f"reverse u{size}", (phase,), (0, 1))
