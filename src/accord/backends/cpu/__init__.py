@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
 from collections.abc import Sequence
 
 from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, Phase, Program
@@ -62,11 +65,13 @@ class CpuBackend(Backend):
         return CpuProgram(launches, operands)
 
 
+@functools.cache
 def _register() -> None:
     """Importing a family registers its operators."""
-    from accord.backends.cpu.families import contractions, elementwise, movements, reductions
+    from accord.backends.cpu import families
 
-    del contractions, elementwise, movements, reductions
+    for module in pkgutil.iter_modules(families.__path__):
+        importlib.import_module(f"{families.__name__}.{module.name}")
 
 
 backend = CpuBackend()
