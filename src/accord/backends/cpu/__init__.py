@@ -64,9 +64,9 @@ class CpuBackend(Backend):
 
 def _register() -> None:
     """Importing a family registers its operators."""
-    from accord.backends.cpu.families import contractions, elementwise, indexing, movements, reductions
+    from accord.backends.cpu.families import contractions, elementwise, indexing, movements, reductions, search
 
-    del contractions, elementwise, indexing, movements, reductions
+    del contractions, elementwise, indexing, movements, reductions, search
 
 
 backend = CpuBackend()
