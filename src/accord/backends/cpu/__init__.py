@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accord.backends.protocol import Array, Backend, Kernel, Launch, NodeView, Phase, Program
+from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, NodeView, Phase, Program
 from accord.ir.patch import Reason
 
 __all__ = ["CpuBackend", "backend"]
@@ -18,10 +18,10 @@ class CpuBackend(Backend):
 
     def select(self, view: NodeView) -> Kernel | Reason:
         """A generated kernel, a view, or why not."""
-        from accord.backends.cpu.families import contractions, elementwise, movements, reductions
+        from accord.backends.cpu.families import contractions, elementwise, movements, reductions, windows
         from accord.backends.cpu.families.table import SELECTORS
 
-        del contractions, elementwise, reductions  # importing a family registers its operators
+        del contractions, elementwise, reductions, windows  # importing a family registers its operators
         early = movements.integers(view)
         if early is not None:
             return early
@@ -29,6 +29,15 @@ class CpuBackend(Backend):
         if selector is None:
             return Reason(f"no kernel is generated for {view.node.op_type}")
         return selector(view)
+
+    def arrange(self, view: NodeView) -> Arrangement:
+        """What the operator's family asks for; row-major where it asks for nothing."""
+        from accord.backends.cpu.families import windows
+        from accord.backends.cpu.families.table import ARRANGERS
+
+        del windows  # importing a family registers its operators
+        arranger = ARRANGERS.get((view.node.domain, view.node.op_type))
+        return Arrangement() if arranger is None else arranger(view)
 
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
         """A walk over machine code."""

@@ -7,16 +7,19 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from accord.backends.protocol import Kernel, NodeView
+from accord.backends.protocol import Arrangement, Kernel, NodeView
 from accord.expr.onnx_ops import dtype_name
 from accord.ir.dims import Shape
 from accord.ir.facts import TensorFact
 from accord.ir.patch import Reason
 
-__all__ = ["SELECTORS", "Selector", "known", "selects"]
+__all__ = ["ARRANGERS", "SELECTORS", "Arranger", "Selector", "arranges", "known", "selects"]
 
 Selector: TypeAlias = Callable[[NodeView], "Kernel | Reason"]
 SELECTORS: dict[tuple[str, str], Selector] = {}
+
+Arranger: TypeAlias = Callable[[NodeView], Arrangement]
+ARRANGERS: dict[tuple[str, str], Arranger] = {}
 
 
 def selects(*names: str, domain: str = "") -> Callable[[Selector], Selector]:
@@ -25,6 +28,17 @@ def selects(*names: str, domain: str = "") -> Callable[[Selector], Selector]:
     def register(function: Selector) -> Selector:
         for name in names:
             SELECTORS[domain, name] = function
+        return function
+
+    return register
+
+
+def arranges(*names: str, domain: str = "") -> Callable[[Arranger], Arranger]:
+    """Register the decorated function as what tells how ``names`` of ``domain`` want their operands to lie."""
+
+    def register(function: Arranger) -> Arranger:
+        for name in names:
+            ARRANGERS[domain, name] = function
         return function
 
     return register
