@@ -4,6 +4,7 @@
 phase       level  what it is for
 ==========  =====  ==================================================================
 declutter   1      constants folded, no-ops and duplicates removed, affine into weights
+recognise   2      what an exporter took apart becomes the operator that it means
 fuse        2      operators joined into model-local functions, one kernel each
 ==========  =====  ==================================================================
 """
@@ -15,6 +16,11 @@ from dataclasses import dataclass
 from accord.passes.rule import Rule
 from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
+from accord.passes.rules.recognise.activations import RecogniseActivation
+from accord.passes.rules.recognise.normalisation import RecogniseNormalisation
+from accord.passes.rules.recognise.prelu import RecognisePRelu
+from accord.passes.rules.recognise.reduction import RecogniseMean
+from accord.passes.rules.recognise.softmax import RecogniseSoftmax
 from accord.passes.rules.simplify import (
     CollapseReshapes,
     FoldReshapeTarget,
@@ -58,6 +64,16 @@ def phases() -> tuple[Phase, ...]:
                 FoldAffineIntoContraction(),
                 ShareConstants(),
                 CommonSubexpressions(),
+            ),
+        ),
+        Phase(
+            "recognise",
+            (
+                RecogniseNormalisation(),
+                RecogniseSoftmax(),
+                RecogniseMean(),
+                RecogniseActivation(),
+                RecognisePRelu(),
             ),
         ),
         Phase("fuse", (BatchNormToAffine(),)),

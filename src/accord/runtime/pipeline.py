@@ -6,6 +6,7 @@ stage       what holds after it
 loaded      the file's graph, checked
 normalised  one operator version, functions inlined, every value has a fact
 declutter   constants folded, no-ops and duplicates gone
+recognise   operators that an exporter took apart are whole again
 fuse        operators joined into model-local functions
 ==========  ===========================================================================
 
@@ -43,7 +44,7 @@ __all__ = ["STAGES", "Compiled", "Options", "StageHook", "compile_model"]
 #: Called after a stage with its name, the model and the facts (None before there are any).
 StageHook: TypeAlias = Callable[[str, ir.Model, Analyzer | None], None]
 
-STAGES = ("loaded", "normalised", "declutter", "fuse")
+STAGES = ("loaded", "normalised", "declutter", "recognise", "fuse")
 
 
 @dataclass(frozen=True, slots=True)
