@@ -243,6 +243,15 @@ class Program(ABC):
             -1, or the number of the first phase that met a value it must refuse (an index outside its axis).
         """
 
+    def run_timed(self, seconds: Array) -> int:
+        """As :meth:`run`, and measures each phase.
+
+        Args:
+            seconds: Receives one float64 for each phase: how long it took. NaN where the backend cannot tell.
+        """
+        seconds.fill(np.nan)
+        return self.run()
+
 
 class Backend(ABC):
     """Where kernels come from.
@@ -271,13 +280,14 @@ class Backend(ABC):
         del view
         return Arrangement()
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """Prepare consecutive phases.
 
         Args:
             launches: Phase and start parameters, in order.
             operands: For each phase an int64 array with the addresses of its operands; the caller changes
                 the addresses between runs.
+            threads: Most threads that may work on one phase; each gets a number below it, for its scratch memory.
         """
         raise TypeError(f"backend '{self.name}' has no native kernels")
 
@@ -286,5 +296,9 @@ class Backend(ABC):
         return np.empty(shape, dtype)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:
-        """Compile ``kernels`` ahead of the first run; does nothing by default."""
+        """Compile what ``kernels`` need, ahead of the first run; does nothing by default.
+
+        Raises:
+            CompileError: machine code could not be generated.
+        """
         del kernels

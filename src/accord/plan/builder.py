@@ -57,7 +57,7 @@ class PlanBuilder:
     Args:
         placer: Chooses kernels.
         analyzer: Facts.
-        threads: Workspaces are made for this many threads.
+        threads: Threads that may work on a step; workspaces are made for this many.
     """
 
     def __init__(self, placer: Placer, analyzer: Analyzer, *, threads: int = 1) -> None:
@@ -233,6 +233,7 @@ class _GraphPlan:
             constants=self.constants,
             symbols=self.early,
             defaults=defaults,
+            threads=self.parent.threads,
         )
 
     def _last_reads(self, nodes: list[_Node], end: int) -> dict[ir.Value, int]:

@@ -111,6 +111,14 @@ class Model:
 
     run = __call__
 
+    def prepare(self) -> None:
+        """Have all machine code ready, so that the first run compiles nothing; :func:`accord.load` has done so.
+
+        Raises:
+            CompileError: machine code could not be generated.
+        """
+        self._executor.prepare()
+
     def run_into(self, named: Mapping[str, Any], into: Mapping[str, np.ndarray[Any, Any]]) -> Outputs:
         """Run the model with outputs in the caller's memory, without a copy where the plan allows it.
 
@@ -234,6 +242,9 @@ def load(
         ModelError: the file or the graph is wrong.
         UnsupportedError: nothing can run it.
         BackendError: no backend serves the device.
+        CompileError: machine code could not be generated.
     """
     options = Options(device, level, disabled_tuple(disabled_rules), strict, threads, base_dir=base_dir, limits=limits)
-    return Model(model, options)
+    loaded = Model(model, options)
+    loaded.prepare()
+    return loaded

@@ -106,6 +106,7 @@ class InferenceSession:
         )
         with self._timed("session_initialization", "Session"):
             model = Model(source, pipeline, on_stage=on_stage)
+            model.prepare()
         signature.complete(model)
         self._providers, self._signature, self._model = chosen, signature, model
         self._positions = {a.name: i for i, a in enumerate(signature.outputs)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accord.backends.protocol import Array, Backend, Kernel, Launch, NodeView, Phase, Program
+from accord.backends.protocol import Array, Backend, Kernel, Launch, NativeKernel, NodeView, Phase, Program
 from accord.ir.patch import Reason
 
 __all__ = ["CpuBackend", "backend"]
@@ -30,11 +30,18 @@ class CpuBackend(Backend):
             return Reason(f"no kernel is generated for {view.node.op_type}")
         return selector(view)
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """A walk over machine code."""
         from accord.backends.cpu.program import CpuProgram
 
-        return CpuProgram(launches, operands)
+        return CpuProgram(launches, operands, threads)
+
+    def prepare(self, kernels: Sequence[NativeKernel]) -> None:
+        """Find their machine code in the cache, or compile it on all cores."""
+        from accord.backends.cpu.jit import load
+        from accord.backends.cpu.program import KernelCode
+
+        load([p.code for k in kernels for p in k.phases if isinstance(p.code, KernelCode)])
 
 
 backend = CpuBackend()
