@@ -2,8 +2,8 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
+os.environ.setdefault("ACCORD_CACHE", str(Path(tempfile.gettempdir()) / f"accord-tests-{os.getuid()}"))
 sys.path.insert(0, str(Path(__file__).parent))
-# what an earlier version stored must not hide what this one does
-os.environ["ACCORD_CACHE"] = "off"

@@ -36,14 +36,14 @@ _TOUCH = 3600
 
 def cache_folder() -> Path | None:
     """The folder that entries are kept in; None if nothing is to be kept."""
-    given = os.environ.get("ACCORD_CACHE")
-    if given is not None and given.lower() in ("", "0", "off", "no", "none"):
-        return None
-    if given is not None:
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME")
+    chosen = os.environ.get("ACCORD_CACHE", "")
+    if chosen:
+        return None if chosen.lower() == "off" else Path(chosen).absolute()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if base and Path(base).is_absolute():  # the XDG rules say to ignore a relative one
+        return Path(base) / "accord"
     try:
-        return (Path(base) if base else Path.home() / ".cache") / "accord"
+        return Path.home() / ".cache" / "accord"
     except RuntimeError:  # no home
         return None
 

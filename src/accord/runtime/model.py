@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from accord.backends.discovery import backend_named
+from accord.backends.protocol import StoredCodeError
 from accord.errors import InputError
 from accord.ir.dims import DimLike
 from accord.model.limits import Limits
@@ -96,6 +97,8 @@ class Model:
         # whoever wants to see the stages needs them to happen
         key = model_key(source, options) if on_stage is None and options.device == "cpu" else None
         stored = None if key is None else read_plan(key)
+        if stored is not None and not self._adopt(stored):
+            stored = None
         if stored is None:
             compiled = self._compile(on_stage)
             stored = _stored(compiled)
@@ -103,8 +106,20 @@ class Model:
             if key is not None and write_plan(key, stored):
                 # the weights of the entry are shared with other processes; these can go
                 stored = read_plan(key) or stored
+            if not self._adopt(stored):
+                self._adopt(_stored(compiled))
         else:
             self.seconds = {"stored": time.perf_counter() - start}
+
+    def _adopt(self, stored: StoredModel) -> bool:
+        """Make ``stored`` what runs; False if its machine code is gone."""
+        backends = {name: backend_named(name) for name in stored.backends}
+        executor = Executor(stored.plan, backends, backends[stored.device])
+        try:
+            executor.prepare()
+        except StoredCodeError:
+            return False
+        self._executor = executor
         self.plan: Plan = stored.plan
         self.interface: Interface = stored.interface
         plan = self.plan
@@ -112,8 +127,7 @@ class Model:
         self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].type) for i in plan.inputs)
         self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(stored.outputs, plan.outputs, strict=True))
         self._names = stored.outputs
-        backends = {name: backend_named(name) for name in stored.backends}
-        self._executor = Executor(plan, backends, backends[stored.device])
+        return True
 
     @property
     def compiled(self) -> Compiled:
@@ -281,6 +295,7 @@ def load(
         ModelError: the file or the graph is wrong.
         UnsupportedError: nothing can run it.
         BackendError: no backend serves the device.
+        CompileError: machine code could not be generated.
     """
     options = Options(device, level, disabled_tuple(disabled_rules), strict, threads, base_dir=base_dir, limits=limits)
     return Model(model, options)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from accord.errors import AccordError
 from accord.model.limits import Limits
@@ -62,18 +60,13 @@ def thread_count(requested: int | None) -> int:
     Raises:
         AccordError: fewer than one was asked for.
     """
-    if requested is not None:
-        if requested < 1:
-            raise AccordError("the number of threads must be at least 1", found=requested)
-        return requested
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            allowed = min(allowed, max(1, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no cgroup v2 here: affinity alone decides
-        pass
-    return allowed
+    from accord.backends.cpu.machine import usable_cores
+
+    if requested is None:
+        return usable_cores()
+    if requested < 1:
+        raise AccordError("the number of threads must be at least 1", found=requested)
+    return requested
 
 
 def disabled_tuple(rules: Collection[str] | str) -> tuple[str, ...]:

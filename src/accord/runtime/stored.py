@@ -89,8 +89,10 @@ def model_key(source: Any, options: Options) -> str | None:
         place = str(Path(source).absolute().parent)
     else:
         return None
+    from accord.backends.cpu.machine import machine
+
     folder = place if options.base_dir is None else str(Path(options.base_dir).absolute())
-    settings = (folder, *(str(getattr(options, name)) for name in _OPTIONS), _own_code(), _machine())
+    settings = (folder, *(str(getattr(options, name)) for name in _OPTIONS), _own_code(), machine().key)
     digest.update("\0".join(settings).encode())
     return digest.hexdigest()
 
@@ -119,17 +121,6 @@ def _own_code() -> str:
         digest.update(f"{path.relative_to(root)}\0{info.st_size}\0{info.st_mtime_ns}\0".encode())
     digest.update(f"{sys.version_info[:2]}\0{np.__version__}".encode())
     return digest.hexdigest()
-
-
-@functools.cache
-def _machine() -> str:
-    import platform
-
-    try:
-        flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
-    except (OSError, StopIteration):
-        flags = platform.processor()
-    return f"{platform.machine()} {flags}"
 
 
 def write_plan(key: str, stored: StoredModel) -> bool:

@@ -6,10 +6,13 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, Phase, Program
-from accord.backends.view import NodeView
+from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, NativeKernel, Phase, Program
 from accord.ir.reason import FUSED_DOMAIN, Reason
+
+if TYPE_CHECKING:
+    from accord.backends.view import NodeView
 
 __all__ = ["CpuBackend", "backend"]
 
@@ -58,11 +61,18 @@ class CpuBackend(Backend):
         kernel = SELECTORS[key](root)
         return kernel if isinstance(kernel, Reason) else None
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """A walk over machine code."""
         from accord.backends.cpu.program import CpuProgram
 
-        return CpuProgram(launches, operands)
+        return CpuProgram(launches, operands, threads)
+
+    def prepare(self, kernels: Sequence[NativeKernel]) -> None:
+        """Find their machine code in the cache, or compile it on all cores."""
+        from accord.backends.cpu.jit import load
+        from accord.backends.cpu.program import KernelCode
+
+        load([p.code for k in kernels for p in k.phases if isinstance(p.code, KernelCode)])
 
 
 @functools.cache
