@@ -64,9 +64,17 @@ class CpuBackend(Backend):
 
 def _register() -> None:
     """Importing a family registers its operators."""
-    from accord.backends.cpu.families import contractions, elementwise, movements, reductions
+    from accord.backends.cpu.families import (
+        contractions,
+        elementwise,
+        generators,
+        inside,
+        movements,
+        normalisations,
+        reductions,
+    )
 
-    del contractions, elementwise, movements, reductions
+    del contractions, elementwise, generators, inside, movements, normalisations, reductions
 
 
 backend = CpuBackend()
