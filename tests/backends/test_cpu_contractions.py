@@ -263,6 +263,46 @@ def test_convolutions_with_an_epilogue(data):
     close(out, np.maximum(plain * scale + residual, 0), k=int(np.prod(weights[1:])))
 
 
+@SETTINGS
+@given(st.data())
+def test_transposed_convolutions(data):
+    draw = data.draw
+    axes = draw(st.sampled_from([1, 2, 2, 3]))
+    group = draw(st.sampled_from([1, 1, 2]))
+    c, m = group * draw(st.sampled_from([1, 3, 16, 20])), draw(st.sampled_from([1, 5, 16, 24]))
+    kernel = [draw(st.integers(1, 4 if axes < 3 else 2)) for _ in range(axes)]
+    strides = [draw(st.integers(1, 3)) for _ in range(axes)]
+    dilations = [draw(st.sampled_from([1, 1, 2])) for _ in range(axes)]
+    attributes: dict[str, Any] = {"group": group, "strides": strides, "dilations": dilations}
+    sizes = [draw(st.integers(1, {1: 20, 2: 7, 3: 3}[axes])) for _ in range(axes)]
+    full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(sizes, strides, kernel, dilations, strict=True)]
+    kind = draw(st.sampled_from(["pads", "pads", "output_shape", "SAME_UPPER", "SAME_LOWER"]))
+    if kind == "pads":
+        begins = [draw(st.integers(0, min(2, f - 1))) for f in full]
+        ends = [draw(st.integers(0, min(2, f - 1 - b))) for f, b in zip(full, begins, strict=True)]
+        attributes["pads"] = [*begins, *ends]
+        attributes["output_padding"] = [draw(st.integers(0, s - 1)) for s in strides]
+    elif kind == "output_shape":
+        attributes["output_shape"] = [draw(st.integers(max(1, f - 3), f + 2)) for f in full]
+    else:
+        attributes["auto_pad"] = kind
+    dtype = draw(st.sampled_from(["float32", "float32", "float64", "float16"]))
+    shape = (draw(st.integers(1, 2)), c, *sizes)
+    x, w, bias = values(shape, dtype), values((c, m, *kernel), dtype), values((m * group,), dtype)
+    names = ["x", "w", "b"] if draw(st.booleans()) else ["x", "w"]
+    symbolic: Any = list(shape)
+    if kind == "pads" and draw(st.booleans()):
+        symbolic[2:] = [f"x{i}" for i in range(2, len(shape))]
+    nodes = [node("ConvTranspose", names, ["y"], **attributes)]
+    proto = model(nodes, {"x": (dtype, symbolic)}, ["y"], {"w": w, "b": bias})
+    wide = {name: v.astype(np.float64) for name, v in {"x": x, "w": w, "b": bias}.items()}
+    expected = evaluate(model(nodes, {n: (v.dtype, v.shape) for n, v in wide.items()}, ["y"]), wide)[0]
+    out = empty_like(expected.shape, dtype, *draw(layouts(len(shape))))
+    feeds = {"x": laid_out(x, *draw(layouts(len(shape))))}
+    run_node(proto, feeds, [out], sizes=sizes_of(x=shape), seed=sizes[0])
+    close(out, expected, dtype, int(np.prod((c, *kernel))))
+
+
 def test_convolutions_ask_for_channels_last():
     proto = model(
         [node("Conv", ["x", "w"], ["y"])], {"x": (np.float32, ("n", 8, "h", "w"))}, ["y"], {"w": values((4, 8, 3, 3))}

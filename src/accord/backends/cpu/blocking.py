@@ -17,11 +17,15 @@ from accord.ir.dims import DimLike
 
 __all__ = ["Areas", "Blocks", "Chunk", "Problem", "chunks_of", "cut", "scratch_bound"]
 
-#: Greatest part of k that is packed at a time, and greatest number of products that are summed in a register.
+#: Greatest part of k that is packed at a time.
 MOST_CHUNK: Final = 512
-MOST_CALL: Final = 160
+#: Products that are summed in a register before they are added to memory, at most, for short and for long sums: the
+#: error of a sum of k products in runs of r grows like sqrt(k r / 2 + k^2 / 2 r).
+_SHORT_RUN: Final = 64
+_LONG_RUN: Final = 128
+_SHORT: Final = 192
 #: The same for tiles of few rows, which sum several steps apart.
-MOST_LOW_CALL: Final = 512
+_LOW_RUN: Final = 512
 _LOW_ROWS: Final = 2
 #: A panel of a B that is not constant is packed from this many rows on.
 _PACK_ROWS: Final = 8
@@ -103,7 +107,7 @@ class Blocks:
     row_tasks: int
     column_tasks: int
     panels: int
-    call: int
+    run: int
     parts: int
     direct: int
     pack_b: int
@@ -198,8 +202,8 @@ def cut(p: Problem) -> Blocks:
     column_tasks = -(-panels // task_panels)
     task_panels = -(-panels // column_tasks)
     low = p.m <= _LOW_ROWS
-    most_call = MOST_LOW_CALL if low else MOST_CALL
-    call = -(-chunk // max(1, -(-chunk // most_call)))
+    most_run = _LOW_RUN if low else _SHORT_RUN if p.k <= _SHORT else _LONG_RUN
+    run = -(-chunk // max(1, -(-chunk // most_run)))
     return Blocks(
         block=block,
         task_rows=task_blocks * block,
@@ -207,7 +211,7 @@ def cut(p: Problem) -> Blocks:
         row_tasks=row_tasks,
         column_tasks=-(-panels // task_panels),
         panels=panels,
-        call=max(1, call),
+        run=max(1, run),
         parts=int(several),
         direct=int(direct),
         pack_b=int(pack_b),

@@ -253,7 +253,7 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
         {name: getattr(cut_, name) for name in ("block", "task_rows", "task_panels", "row_tasks", "column_tasks")},
         panels=cut_.panels,
         chunks=len(p.chunks),
-        call=cut_.call,
+        run=cut_.run,
         parts=cut_.parts,
         direct=cut_.direct,
         pack_b=cut_.pack_b,

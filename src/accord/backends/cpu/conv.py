@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from accord.backends.cpu.contraction import Left, RightMatrix, Walk, accumulator, contraction_phase, matrix_left
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
-from accord.backends.cpu.panels import pack_matrix
+from accord.backends.cpu.panels import aligned, pack_matrix
 from accord.backends.cpu.patches import AXIS_NAMES, PatchSource, Window, length_of, pieces_of, reach
 from accord.backends.cpu.tile import vectors_for
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr, bits
+from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
-__all__ = ["Image", "conv_phase", "pack_weights"]
+__all__ = ["Comb", "Image", "combs", "conv_phase", "pack_weights", "transposed_phases"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ def conv_phase(
     operands: tuple[int, ...],
     *,
     inside: bool = False,
+    weights_at: int = 0,
 ) -> tuple[Phase, DimLike]:
     """A phase for a convolution of one to three spatial axes, and the scratch bytes that a thread needs.
 
@@ -92,6 +98,7 @@ def conv_phase(
         expr: What is stored; operand 0 is the sum.
         operands: Image, weights, extras, output, scratch.
         inside: No tap lies in the padding.
+        weights_at: First element of packed weights.
     """
     c, m = channels
     k = length_of(window, c)
@@ -100,7 +107,7 @@ def conv_phase(
     dtype = accumulator(x.dtype)
     if weights is None:
         width = machine().width(bits(dtype))
-        right = RightMatrix(dtype, (k * -(-m // width) * width,), packed=True)
+        right = RightMatrix(dtype, (k * -(-m // width) * width,), offset=weights_at, packed=True)
     else:
         right = RightMatrix(weights, (m * k,), 1, k)
     left = x.walk(c, images=rows_of_images)
@@ -148,3 +155,123 @@ def _patches(
 def _pieces(window: Window, channels: int, inner: bool, values: Mapping[str, int]) -> list[tuple[int, tuple[int, ...]]]:
     strides = [values[f"x{i}.stride"] for i in range(len(window.taps))]
     return pieces_of(window, channels, strides, values["x.channel"], channels_inner=inner)
+
+
+@dataclass(frozen=True)
+class Comb:
+    """One output in ``step`` along an axis of a transposed convolution: those at ``first + q * step``.
+
+    Output ``q`` of them reads the input at ``q + offset`` and what follows in steps of ``dilation``, once for each of
+    ``taps``; so the outputs of one comb for each axis are an ordinary convolution (Shi et al., "Is the deconvolution
+    layer the same as a convolutional layer?", 2016).
+
+    Attributes:
+        first: First output.
+        step: From output to output.
+        taps: The kernel's elements that meet these outputs, from the lowest input upwards.
+        offset: Input that the first of them reads, relative to ``q``.
+        dilation: From input to input.
+    """
+
+    first: int
+    step: int
+    taps: tuple[int, ...]
+    offset: int
+    dilation: int
+
+
+def combs(taps: int, step: int, dilation: int, pad: int) -> list[Comb]:
+    """The combs of an axis: input ``i`` and tap ``t`` add to output ``i * step + t * dilation - pad``."""
+    found = []
+    for first in range(step):
+        met = [t for t in reversed(range(taps)) if (first + pad - t * dilation) % step == 0]
+        offset = (first + pad - met[0] * dilation) // step if met else 0
+        found.append(Comb(first, step, tuple(met), offset, dilation // math.gcd(step, dilation)))
+    return found
+
+
+def transposed_phases(
+    images: DimLike,
+    groups: int,
+    w: Array,
+    in_sizes: Shape,
+    out_sizes: Shape,
+    axes: Sequence[Sequence[Comb]],
+    x: Image,
+    extras: Sequence[Image],
+    out: Image,
+    expr: Expr,
+    operands: tuple[int, ...],
+) -> tuple[list[Phase], Array, DimLike]:
+    """Phases of a transposed convolution, its packed weights, and the scratch bytes that a thread needs.
+
+    Args:
+        images: Batch size.
+        groups: Number of groups.
+        w: Weights [C, M / groups, *taps].
+        in_sizes: Spatial sizes of the input.
+        out_sizes: Spatial sizes of the output.
+        axes: The combs of each axis.
+        x: The image.
+        extras: Operands 1, 2 ... of the expression, over the output's axes.
+        out: The output.
+        expr: What is stored; operand 0 is the sum.
+        operands: Image, weights, extras, output, scratch.
+    """
+    c, m = w.shape[0] // groups, w.shape[1]
+    phases: list[Phase] = []
+    packed: list[Array] = []
+    scratch: DimLike = 0
+    at = 0
+    for chosen in itertools.product(*axes):
+        window = Window(
+            tuple(len(comb.taps) for comb in chosen), (1,) * len(chosen), tuple(comb.dilation for comb in chosen)
+        )
+        part = w[np.ix_(range(w.shape[0]), range(m), *(comb.taps for comb in chosen))]
+        part = part.reshape(groups, c, m, *window.taps).swapaxes(1, 2).reshape(groups * m, c, *window.taps)
+        packed.append(pack_weights(part, groups, x.access, x.dtype))
+        sizes = tuple(D.ceildiv(n - comb.first, comb.step) for n, comb in zip(out_sizes, chosen, strict=True))
+        inside = all(comb.offset >= 0 for comb in chosen) and all(
+            D.proves_le(n + comb.offset + (len(comb.taps) - 1) * comb.dilation, size)
+            for n, comb, size in zip(sizes, chosen, in_sizes, strict=True)
+        )
+        source = _moved(x, [comb.offset for comb in chosen]) if inside else x
+        phase, own = conv_phase(
+            images,
+            groups,
+            (c, m),
+            in_sizes,
+            sizes,
+            window,
+            [0 if inside else -comb.offset for comb in chosen],
+            source,
+            None,
+            [_combed(e, chosen) for e in extras],
+            _combed(out, chosen),
+            expr,
+            operands,
+            inside=inside,
+            weights_at=at,
+        )
+        at += packed[-1].size
+        phases.append(phase)
+        scratch = D.maximum(scratch, own)
+    joined = aligned((at,), packed[0].dtype)
+    np.concatenate(packed, out=joined)
+    return phases, joined, scratch
+
+
+def _combed(image: Image, chosen: Sequence[Comb]) -> Image:
+    """The outputs of one comb for each axis."""
+    moved = _moved(image, [comb.first for comb in chosen]).access
+    steps = [1, 1, *(comb.step for comb in chosen)]
+    strides = tuple(stride * step for stride, step in zip(moved.strides, steps, strict=True))
+    return Image(image.dtype, Access(strides, moved.offset))
+
+
+def _moved(image: Image, pixels: Sequence[int]) -> Image:
+    """The image from a pixel on."""
+    offset = image.access.offset
+    for stride, n in zip(image.access.strides[2:], pixels, strict=True):
+        offset = offset + stride * n
+    return Image(image.dtype, Access(image.access.strides, offset))

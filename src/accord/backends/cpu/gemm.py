@@ -97,7 +97,7 @@ class GemmCode(KernelCode):
     def names(self) -> tuple[str, ...]:
         """What the parameters mean, in order; chunks of k follow, then the source's pieces.
 
-        ``block`` rows share a packed panel of A, ``task_rows`` and ``task_panels`` are a task, ``call`` is the greatest
+        ``block`` rows share a packed panel of A, ``task_rows`` and ``task_panels`` are a task, ``run`` is the greatest
         length of a sum in registers, ``parts`` is 1 where sums of several chunks are kept apart, ``*_at`` are offsets
         of areas of a thread's scratch memory of ``scratch`` bytes. ``tile``, ``high`` and ``mid`` describe the tile
         for a whole panel, ``tile.last`` ... that of the last one.
@@ -110,7 +110,7 @@ class GemmCode(KernelCode):
         right = {"packed": (), "1": ("b.column",), "s": ("b.k", *(("b.column",) if self.right.column == "s" else ()))}
         return (
             *("m", "n", "k", "block", "task_rows", "task_panels", "row_tasks", "column_tasks", "panels", "chunks"),
-            *("call", "parts", "direct", "pack_b", "pitch", "scratch", "a_at", "b_at", "stage_at", "tables_at"),
+            *("run", "parts", "direct", "pack_b", "pitch", "scratch", "a_at", "b_at", "stage_at", "tables_at"),
             *("tile", "high", "mid", "tile.last", "high.last", "mid.last", "a.offset", "b.offset"),
             *self.left.names,
             *right[self.right.step],
@@ -262,14 +262,11 @@ class _Writer:
         with self._tiles(rows, high, mid) as (r, height):
             a = b.op(f"getelementptr i8, ptr {left[0]}, i64 {b.mul(r, left[1])}")
             buffer = b.address(sums, code.dtype, b.mul(r, step))
-            with b.loop(0, b.max(chunk.length, 1), p["call"]) as k:
-                again = b.op(f"or i64 {c}, {k}")
-                arguments = (
-                    f"ptr {b.address(a, code.dtype, k)}, i64 {left[1]}, "
-                    f"ptr {b.op(f'getelementptr i8, ptr {right}, i64 {b.mul(k, right_row)}')}, i64 {right_row}, "
-                    f"i64 {b.min(b.sub(chunk.length, k), p['call'])}, ptr {buffer}, i64 {height}, i64 {again}"
-                )
-                b.emit(f"call void {tile}({arguments})")
+            arguments = (
+                f"ptr {a}, i64 {left[1]}, ptr {right}, i64 {right_row}, i64 {chunk.length}, i64 {p['run']}, "
+                f"ptr {buffer}, i64 {height}, i64 {c}"
+            )
+            b.emit(f"call void {tile}({arguments})")
 
             def store() -> None:
                 b.branch(

@@ -160,6 +160,8 @@ def pieces_of(
         channel: Stride of the input's channels.
         channels_inner: k counts taps, then channels; else channels, then taps.
     """
+    if not length_of(window, channels):
+        return []
     dilations = window.dilations
     outer = [range(t) for t in window.taps[:-1]]
     width, last = window.taps[-1], dilations[-1]

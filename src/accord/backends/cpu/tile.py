@@ -23,9 +23,10 @@ from accord.expr.lang import bits
 
 __all__ = ["SMALL", "TILE_ARGUMENTS", "TileCode", "most_rows", "tile_address", "tile_heights", "vectors_for"]
 
-#: A: address, bytes from row to row; B: address, bytes from line to line; length of the sum; the sums, row after row
-#: without gaps; rows; whether the sums are added to what is there.
-TILE_ARGUMENTS: Final = "ptr %a, i64 %a_row, ptr %b, i64 %b_row, i64 %k, ptr %sums, i64 %rows, i64 %add"
+#: A: address, bytes from row to row; B: address, bytes from line to line; length of the sums; how many products are
+#: summed in registers before they are added to memory; the sums, row after row without gaps; rows; whether the first
+#: sums are added to what is there.
+TILE_ARGUMENTS: Final = "ptr %a, i64 %a_row, ptr %b, i64 %b_row, i64 %k, i64 %run, ptr %sums, i64 %rows, i64 %add"
 
 #: Additions that must be under way to keep two units of latency four busy.
 _IN_FLIGHT: Final = 8
@@ -125,34 +126,43 @@ class _Tile:
         b = self.b
         self.row_steps = {0: "0", 1: "%a_row", **{n: b.mul("%a_row", n) for n in range(2, min(_SHARED, self.rows))}}
         self.line_steps = {0: "0", 1: "%b_row", **{n: b.mul("%b_row", n) for n in range(2, self.sets + 1)}}
-        bases = {
-            r: b.op(f"getelementptr i8, ptr %a, i64 {b.mul('%a_row', r)}") if r else "%a"
-            for r in range(0, self.rows, _SHARED)
-        }
+        shared = {r: b.mul("%a_row", r) for r in range(_SHARED, self.rows, _SHARED)}
+        carried = (("ptr", "%a"), ("ptr", "%b"), ("i64", "%add"))
+        with b.loop_carrying(0, b.max("%k", 1), "%run", carried) as (i, (left, right, add), following):
+            bases = {0: left, **{r: b.op(f"getelementptr i8, ptr {left}, i64 {step}") for r, step in shared.items()}}
+            self._finish(self._sums(b.min(b.sub("%k", i), "%run"), bases, right), add)
+            following.append(b.op(f"getelementptr i8, ptr {left}, i64 {b.mul('%run', self.size)}"))
+            following.append(b.op(f"getelementptr i8, ptr {right}, i64 {b.mul('%run', '%b_row')}"))
+            following.append("1")
+        return b
+
+    def _sums(self, k: str, bases: Mapping[int, str], right: str) -> dict[tuple[int, int], str]:
+        """The sums of ``k`` products."""
+        b, before = self.b, self.b.block
         nothing = {(u, r, v): self.zero for u in range(self.sets) for r, v in self.keys}
         if self.sets == 1:
-            b.emit(f"br i1 {b.compare('sgt', '%k', 0)}, label %whole, label %ready")
-            sums, _, _, end = self._loop("whole", "entry", 1, ("0", "%k"), nothing, bases, "%b")
-            self._finish(self._joined(dict.fromkeys(self.keys, self.zero), "entry", sums, end))
-            return b
-        whole = b.op(f"and i64 %k, {-self.sets}")
+            b.emit(f"br i1 {b.compare('sgt', k, 0)}, label %whole, label %ready")
+            sums, _, _, end = self._loop("whole", before, 1, ("0", k), nothing, bases, right)
+            return self._joined(dict.fromkeys(self.keys, self.zero), before, sums, end)
+        whole = b.op(f"and i64 {k}, {-self.sets}")
         some = b.compare("sgt", whole, 0)
         b.emit(f"br i1 {some}, label %whole, label %rest")
-        sums, at, line, end = self._loop("whole", "entry", self.sets, ("0", whole), nothing, bases, "%b")
+        sums, at, line, end = self._loop("whole", before, self.sets, ("0", whole), nothing, bases, right)
         total = {(r, v): self._tree([sums[u, r, v] for u in range(self.sets)]) for r, v in self.keys}
         b.emit("br label %rest")
         b.label("rest")
-        joined = {
-            (r, v): b.op(f"phi {self.type} [ {self.zero}, %entry ], [ {total[r, v]}, %{end} ]") for r, v in self.keys
-        }
-        at = {r: b.op(f"phi ptr [ {bases[r]}, %entry ], [ {at[r]}, %{end} ]") for r in bases}
-        line = b.op(f"phi ptr [ %b, %entry ], [ {line}, %{end} ]")
-        more = b.compare("slt", whole, "%k")
+
+        def joined(type_: str, early: str, late: str) -> str:
+            return b.op(f"phi {type_} [ {early}, %{before} ], [ {late}, %{end} ]")
+
+        start = {key: joined(self.type, self.zero, value) for key, value in total.items()}
+        at = {r: joined("ptr", bases[r], later) for r, later in at.items()}
+        line = joined("ptr", right, line)
+        more = b.compare("slt", whole, k)
         b.emit(f"br i1 {more}, label %single, label %ready")
-        start = {(0, r, v): joined[r, v] for r, v in self.keys}
-        sums, _, _, end = self._loop("single", "rest", 1, (whole, "%k"), start, at, line)
-        self._finish(self._joined(joined, "rest", sums, end))
-        return b
+        first = {(0, r, v): value for (r, v), value in start.items()}
+        sums, _, _, end = self._loop("single", "rest", 1, (whole, k), first, at, line)
+        return self._joined(start, "rest", sums, end)
 
     def _joined(
         self, early: Mapping[tuple[int, int], str], before: str, sums: Mapping[_Key, str], end: str
@@ -239,7 +249,7 @@ class _Tile:
             values = [self.b.op(f"fadd {self.type} {x}, {y}") for x, y in pairs]
         return values[0]
 
-    def _finish(self, sums: Mapping[tuple[int, int], str]) -> None:
+    def _finish(self, sums: Mapping[tuple[int, int], str], adds: str) -> None:
         b, printer = self.b, Printer(self.b, self.width)
         places = {(r, v): b.address("%sums", self.dtype, (r * self.vectors + v) * self.width) for r, v in self.keys}
 
@@ -252,4 +262,4 @@ class _Tile:
             for key in self.keys:
                 printer.store(self.dtype, sums[key], places[key])
 
-        b.branch(b.compare("ne", "%add", 0), add, put)
+        b.branch(b.compare("ne", adds, 0), add, put)

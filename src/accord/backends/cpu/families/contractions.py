@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, substitute, with_sum
-from accord.backends.cpu.conv import Image, conv_phase, pack_weights
+from accord.backends.cpu.conv import Image, combs, conv_phase, pack_weights, transposed_phases
 from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
@@ -21,7 +21,7 @@ from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, channels_last, contiguous
 
-__all__ = ["conv", "gemm", "matmul"]
+__all__ = ["conv", "conv_transpose", "gemm", "matmul"]
 
 _TYPES = ("f32", "f64", "f16", "bf16")
 
@@ -215,7 +215,7 @@ def _after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
     return Epilogue(substitute(then.expr, moved), (*extras, *then.extras))
 
 
-@arranges("Conv")
+@arranges("Conv", "ConvTranspose")
 def images_with_channels_last(view: NodeView) -> Arrangement:
     """Channels follow each other in what is written; any image can be read."""
     shape = view.output().shape
@@ -250,16 +250,7 @@ def conv(view: NodeView) -> Kernel | Reason:
         tuple(int(d) for d in view.attr("dilations", (1,) * axes)),
     )
     pads, inside = _pads(view, x[2:], out[2:], window)
-    real = accumulator(dtype)
-    total: Expr = operand(0, real)
-    reads: tuple[int, ...] = (0, 1)
-    extras: list[Extra] = []
-    epilogue = epilogue_of(view)
-    if view.has(2):
-        total = call("add", total, cast(operand(1, dtype), real))
-        reads = (0, 1, 2)
-        extras.append(Extra(dtype, broadcast_access((*w[:1], *(1,) * axes), out, _bias(view, axes))))
-    epilogue = _after(total, extras, epilogue)
+    epilogue, reads = _with_bias(view, dtype, out)
     constants: dict[int, Constant] = {}
     if view.tensor(1).is_const:
         constants[1] = functools.partial(_packed_weights, view.tensor(1), groups, view.access(0), dtype)
@@ -277,7 +268,7 @@ def conv(view: NodeView) -> Kernel | Reason:
         None if constants else dtype,
         [Image(e.dtype, e.access) for e in epilogue.extras],
         Image(epilogue.expr.dtype, view.output_access()),
-        with_sum(epilogue.expr, real),
+        with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
         inside=inside,
     )
@@ -289,25 +280,94 @@ def _packed_weights(fact: TensorFact, groups: int, x: Access, dtype: str) -> Arr
     return pack_weights(fact.numpy(), groups, x, dtype)
 
 
-def _bias(view: NodeView, axes: int) -> Access:
-    """How the bias lies, with an axis of size 1 for each spatial axis after its own."""
+def _with_bias(view: NodeView, dtype: str, out: Shape) -> tuple[Epilogue, tuple[int, ...]]:
+    """The addition of a convolution's bias and what is fused to it, and the inputs that the kernel reads."""
+    real = accumulator(dtype)
+    if not view.has(2):
+        return _after(operand(0, real), [], epilogue_of(view)), (0, 1)
+    axes = len(out) - 2
     access = view.access(2)
-    return Access((*access.strides, *(0,) * axes), access.offset)
+    over_axes = Access((*access.strides, *(0,) * axes), access.offset)
+    bias = Extra(dtype, broadcast_access((out[1], *(1,) * axes), out, over_axes))
+    total = call("add", operand(0, real), cast(operand(1, dtype), real))
+    return _after(total, [bias], epilogue_of(view)), (0, 1, 2)
 
 
 def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[list[DimLike], bool]:
     """Padding in front of each axis, and whether there is none at either end."""
     axes = len(window.taps)
-    mode = view.attr("auto_pad", "NOTSET")
-    if mode in ("NOTSET", b"NOTSET"):
+    mode = _mode(view)
+    if mode == "NOTSET":
         pads = [int(p) for p in view.attr("pads", (0,) * 2 * axes)]
         return list(pads[:axes]), not any(pads)
-    if mode in ("VALID", b"VALID"):
+    if mode == "VALID":
         return [0] * axes, True
     front: list[DimLike] = []
     totals: list[DimLike] = []
     for size, n, k, s, d in zip(sizes, out, window.taps, window.steps, window.dilations, strict=True):
         total = D.maximum((n - 1) * s + (k - 1) * d + 1 - size, 0)
         totals.append(total)
-        front.append(D.floordiv(total, 2) if mode in ("SAME_UPPER", b"SAME_UPPER") else D.ceildiv(total, 2))
+        front.append(D.floordiv(total, 2) if mode == "SAME_UPPER" else D.ceildiv(total, 2))
     return front, all(t == 0 for t in totals)
+
+
+@selects("ConvTranspose", epilogue=True)
+def conv_transpose(view: NodeView) -> Kernel | Reason:
+    """Transposed convolution over one to three spatial axes: an ordinary one for each comb of output pixels."""
+    found = _inputs(view, 2)
+    if isinstance(found, Reason):
+        return found
+    (x, w), dtype = found
+    out = view.output().shape
+    axes = len(x) - 2
+    if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
+        return Reason("only one to three spatial axes")
+    if not view.tensor(1).is_const:
+        return Reason("the weights are not constant")
+    weights = view.tensor(1).numpy()
+    if not weights.size:
+        return Reason("the weights are empty")
+    steps = [int(s) for s in view.attr("strides", (1,) * axes)]
+    dilations = [int(d) for d in view.attr("dilations", (1,) * axes)]
+    pads = _transposed_pads(view, x[2:], out[2:], weights.shape[2:], steps, dilations)
+    if not D.is_known(pads):
+        return Reason(f"the padding depends on sizes: {', '.join(str(p) for p in pads)}")
+    epilogue, reads = _with_bias(view, dtype, out)
+    phases, packed, scratch = transposed_phases(
+        x[0],
+        int(view.attr("group", 1)),
+        weights,
+        x[2:],
+        out[2:],
+        [combs(*axis) for axis in zip(weights.shape[2:], steps, dilations, pads, strict=True)],
+        Image(dtype, view.access(0)),
+        [Image(e.dtype, e.access) for e in epilogue.extras],
+        Image(epilogue.expr.dtype, view.output_access()),
+        with_sum(epilogue.expr, accumulator(dtype)),
+        tuple(range(len(epilogue.extras) + 4)),
+    )
+    flops = 2 * D.product((*x, *weights.shape[1:]))
+    name = f"conv transpose {dtype}"
+    return NativeKernel(name, tuple(phases), reads, {1: packed}, workspace=scratch, flops=flops)
+
+
+def _transposed_pads(
+    view: NodeView, sizes: Shape, out: Shape, taps: Sequence[int], steps: Sequence[int], dilations: Sequence[int]
+) -> list[DimLike]:
+    """What is cut off in front of each axis."""
+    axes = len(steps)
+    mode = _mode(view)
+    if mode in ("NOTSET", "VALID") and not view.attr("output_shape", ()):
+        pads = view.attr("pads", ()) if mode == "NOTSET" else ()
+        return [int(p) for p in (pads or (0,) * axes)[:axes]]
+    extra = view.attr("output_padding", ()) or (0,) * axes
+    front: list[DimLike] = []
+    for size, n, k, s, d, e in zip(sizes, out, taps, steps, dilations, extra, strict=True):
+        total = D.maximum((size - 1) * s + int(e) + (k - 1) * d + 1 - n, 0)
+        front.append(D.floordiv(total, 2) if mode == "SAME_UPPER" else D.ceildiv(total, 2))
+    return front
+
+
+def _mode(view: NodeView) -> str:
+    mode = view.attr("auto_pad", "NOTSET")
+    return mode.decode() if isinstance(mode, bytes) else str(mode)
