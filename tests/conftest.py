@@ -1,4 +1,4 @@
-"""Makes the helper modules beside the tests importable, and keeps what tests compile out of the user's cache."""
+"""Makes the helper modules beside the tests importable, and keeps tests from the user's cache."""
 
 import os
 import sys

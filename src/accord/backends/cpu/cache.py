@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["DEFAULT_LIMIT", "DiskCache", "cache_folder"]
+__all__ = ["DEFAULT_LIMIT", "DiskCache"]
 
 #: Bytes that a cache takes at most, by default.
 DEFAULT_LIMIT: Final = 512 << 20
@@ -31,23 +31,6 @@ _HEADER: Final = struct.Struct("<16s32s32sQ")  # magic, key, checksum of the con
 _FOLDERS: Final = 256
 _HOUR: Final = 3600.0
 _FLAGS: Final = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-
-
-def cache_folder() -> Path | None:
-    """Where the cache is: ``$ACCORD_CACHE``, else ``accord`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
-
-    None where ``$ACCORD_CACHE`` is "off", or there is no home.
-    """
-    chosen = os.environ.get("ACCORD_CACHE", "")
-    if chosen:
-        return None if chosen.lower() == "off" else Path(chosen).absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if base and Path(base).is_absolute():  # the XDG rules say to ignore a relative one
-        return Path(base) / "accord"
-    try:
-        return Path.home() / ".cache" / "accord"
-    except RuntimeError:
-        return None
 
 
 class DiskCache:

@@ -19,13 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from accord.backends.cpu.cache import DiskCache, cache_folder
+from accord.backends.cpu.cache import DiskCache
 from accord.backends.cpu.link import ALIGNMENT, Blob
 from accord.backends.cpu.machine import Machine, machine
 from accord.backends.cpu.memory import executable
 from accord.errors import CompileError
+from accord.storage import cache_folder
 
-__all__ = ["KERNEL_TYPE", "Machine", "Source", "compile_function", "entries", "load", "machine"]
+__all__ = ["KERNEL_TYPE", "Machine", "Source", "cache_key", "compile_function", "entries", "load", "machine"]
 
 KERNEL_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
@@ -178,7 +179,15 @@ def _cache() -> DiskCache | None:
     return DiskCache(folder / "code")
 
 
+def cache_key(source: Source) -> bytes:
+    """What the machine code of ``source`` is kept under."""
+    return _key(source.symbol, source)
+
+
 def _key(symbol: str, source: Source) -> bytes:
+    known = getattr(source, "key", None)  # of code that was compiled before
+    if isinstance(known, bytes):
+        return known
     text = f"{_version()} {_origin(type(source))} {machine().key} {symbol}"
     return hashlib.sha256(text.encode()).digest()
 

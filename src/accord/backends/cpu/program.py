@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
@@ -10,9 +11,9 @@ import numpy as np
 from accord.backends.cpu.jit import entries
 from accord.backends.cpu.threads import pool
 from accord.backends.cpu.walker import FIELDS
-from accord.backends.protocol import Array, Launch, Phase, Program
+from accord.backends.protocol import Array, Launch, Phase, Program, StoredCodeError
 
-__all__ = ["CpuProgram", "KernelCode", "address_of"]
+__all__ = ["CompiledCode", "CpuProgram", "KernelCode", "address_of"]
 
 #: Runs whose phases are timed, to see which are worth sharing.
 _TRIALS: Final = 3
@@ -113,6 +114,11 @@ class KernelCode:
 
     checks: ClassVar[bool] = False
 
+    def __reduce__(self) -> tuple[object, ...]:
+        from accord.backends.cpu.jit import cache_key
+
+        return CompiledCode, (self.symbol, cache_key(self), self.checks)
+
     @property
     def symbol(self) -> str:
         """A name by content: equal names mean equal machine code, for one version of Accord and one machine."""
@@ -131,5 +137,35 @@ class KernelCode:
             known = self.__dict__["_address"] = entries(self)[symbol]
         return int(known)
 
-    def __getstate__(self) -> dict[str, object]:
-        return {k: v for k, v in self.__dict__.items() if k != "_address"}  # it means nothing to another process
+
+@dataclass(frozen=True)
+class CompiledCode(KernelCode):
+    """Code that was compiled before: a stored plan knows no more of it than where its machine code is kept.
+
+    Attributes:
+        name: Its symbol.
+        key: Of its machine code in the cache.
+        refuses: Its ``checks``.
+    """
+
+    name: str
+    key: bytes
+    refuses: bool
+
+    @property
+    def checks(self) -> bool:  # type: ignore[override]
+        """As of the code that it stands for."""
+        return self.refuses
+
+    @property
+    def symbol(self) -> str:
+        """The name."""
+        return self.name
+
+    def module(self, name: str) -> str:
+        """Never: its text is not known.
+
+        Raises:
+            StoredCodeError: the cache has lost its machine code.
+        """
+        raise StoredCodeError(f"the machine code of {name} is no longer in the cache")
