@@ -17,8 +17,9 @@ import pytest
 
 from accord.backends.cpu import cache as cache_module
 from accord.backends.cpu import jit
-from accord.backends.cpu.cache import DiskCache, cache_folder
+from accord.backends.cpu.cache import DiskCache
 from accord.backends.cpu.machine import machine
+from accord.storage import cache_folder
 from cpu_harness import Number
 
 X86 = pytest.mark.skipif(machine().arch != "x86_64", reason="machine code can be linked for x86-64 only")
