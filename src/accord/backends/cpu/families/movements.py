@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accord.backends.cpu.families.table import arranges, known, output_operands, selects
-from accord.backends.cpu.movement import gather_phase, integers_phase
+from accord.backends.cpu.movement import integers_phase
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.protocol import Alias, Arrangement, Kernel, NativeKernel, Phase, ViewKernel
 from accord.backends.view import NodeView
-from accord.expr.lang import FLOATS, bits, const, operand
+from accord.expr.lang import FLOATS, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
@@ -414,20 +414,3 @@ def constant_of_shape(view: NodeView) -> Kernel | Reason:
         value = bool(value) if dtype == "bool" else int(value)
     phase = pointwise_phase(shape, [], [(dtype, view.output_access())], [const(value, dtype)], (0,))
     return NativeKernel(f"fill {dtype}", (phase,), ())
-
-
-@selects("Gather")
-def gather(view: NodeView) -> Kernel | Reason:
-    """Rows by index."""
-    shape = view.tensor(0).shape
-    index = known(view.tensor(1), "the indices")
-    n = known_bits(view.tensor(0))
-    if shape is None or n is None or isinstance(index, Reason):
-        return Reason("shapes or element size are not known")
-    if not shape:
-        return Reason("a scalar has no axis")
-    axis = view.axis(view.attr("axis", 0), len(shape))
-    if index[1] not in ("i32", "i64"):
-        return Reason("indices are int32 or int64")
-    phase = gather_phase(shape, axis, D.product(index[0]), n // 8, index[1], (0, 1, 2))
-    return NativeKernel(f"gather {bits(index[1])}", (phase,), (0, 1))
