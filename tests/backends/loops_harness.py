@@ -96,11 +96,11 @@ def vectors(bits: int) -> Iterator[None]:
     """Code for a machine whose registers have ``bits`` bits."""
     m = machine()
     before = m.vector_bits
-    m.vector_bits = bits
+    object.__setattr__(m, "vector_bits", bits)  # one machine is known everywhere, and does not change
     try:
         yield
     finally:
-        m.vector_bits = before
+        object.__setattr__(m, "vector_bits", before)
 
 
 def run_phase(phase: Phase, operands: Sequence[Array], env: Mapping[str, int]) -> None:
