@@ -121,7 +121,8 @@ def run_node(
         value = node.inputs[i]
         assert value is not None
         if i in kernel.constants:
-            arrays.append(kernel.constants[i])
+            constant = kernel.constants[i]
+            arrays.append(constant() if callable(constant) else constant)
         elif value.const_value is not None:
             arrays.append(np.ascontiguousarray(value.const_value.numpy()))
         else:

@@ -61,6 +61,13 @@ class CpuBackend(Backend):
         kernel = SELECTORS[key](root)
         return kernel if isinstance(kernel, Reason) else None
 
+    def joins(self, nodes: Sequence[NodeView]) -> Reason | None:
+        """What makes one loop program."""
+        from accord.backends.cpu.families.groups import can_join
+
+        _register()
+        return can_join(nodes)
+
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """A walk over machine code."""
         from accord.backends.cpu.program import CpuProgram
