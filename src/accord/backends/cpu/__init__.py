@@ -18,10 +18,10 @@ class CpuBackend(Backend):
 
     def select(self, view: NodeView) -> Kernel | Reason:
         """A generated kernel, a view, or why not."""
-        from accord.backends.cpu.families import contractions, elementwise, movements, recurrence, reductions
+        from accord.backends.cpu.families import contractions, elementwise, fourier, movements, recurrence, reductions
         from accord.backends.cpu.families.table import SELECTORS
 
-        del contractions, elementwise, recurrence, reductions  # importing a family registers its operators
+        del contractions, elementwise, fourier, recurrence, reductions  # importing a family registers its operators
         early = movements.integers(view)
         if early is not None:
             return early
