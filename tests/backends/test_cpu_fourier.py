@@ -260,3 +260,15 @@ def test_no_transform_of_length_zero(shape, length):
     proto = model([node("DFT", names, ["y"])], inputs, ["y"], opset=20)
     with pytest.raises(AccordError):
         Model(proto, Options(level=0, strict=True))(feeds)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_bfloat16(parts):
+    import ml_dtypes
+
+    x = signal((20, 24, parts), "float32", np.random.default_rng(parts)).astype(ml_dtypes.bfloat16)
+    proto = model([node("DFT", ["x"], ["y"])], {"x": (x.dtype, x.shape)}, ["y"], opset=20)
+    found = Model(proto, Options(level=0, strict=True))(x)[0]
+    wanted = transformed(x, 1, None, inverse=False, onesided=False)
+    assert found.dtype == x.dtype
+    np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=0, atol=np.abs(wanted).max() / 256)

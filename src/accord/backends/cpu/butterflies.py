@@ -65,6 +65,10 @@ def factors(n: int) -> list[int]:
 
 def over_line(b: Builder, count: str, width: int, body: Callable[[str, str | None], None]) -> None:
     """Call ``body`` for each vector of a line: its first element, and the number of elements if it is not whole."""
+    if machine().vector_bits == 512:  # a mask costs nothing, a second body costs time to compile
+        with b.loop(0, count, width) as q:
+            body(q, b.min(b.sub(count, q), width))
+        return
     whole = b.mul(b.op(f"sdiv i64 {count}, {width}"), width)
     with b.loop(0, whole, width) as q:
         body(q, None)

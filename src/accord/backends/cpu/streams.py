@@ -4,9 +4,9 @@ A *stream* is what a transform reads or writes along its axis: real numbers, or 
 plane, an element of all lanes is one line. A pair of stream elements, if they come in pairs, goes to the same line of
 two planes.
 
-Three ways lead from memory to lines. If the elements of a stream follow each other, a square block of as many lanes as
-elements is transposed in registers. If the lanes follow each other, a line is a vector. Anything else, and what is left
-over, is copied element by element.
+Three ways lead from memory to lines. If the elements of a stream follow each other, a few of all lanes are brought into
+vectors and transposed there. If the lanes follow each other, a line is a vector. Anything else, and what is left over,
+is copied element by element.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from dataclasses import dataclass
 
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
-from accord.expr.lang import cast, operand
+from accord.expr.lang import bits, cast, operand
 
-__all__ = ["Kind", "Planes", "Stream", "transposed"]
+__all__ = ["Kind", "Planes", "Stream"]
+
+#: Bits of the parts of a vector register within which shuffles are cheapest.
+_PART_BITS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +132,7 @@ class Stream:
             with b.loop(0, count) as e:
                 line(e)
             return
-        # a block is as many stream elements as a vector has, or one line of each plane
-        size = w if self.kind.way == "stream" else 2 if self.kind.paired else 1
+        size = self._size
         full = b.compare("eq", self.lanes, w)
         blocks = b.mul(b.op(f"sdiv i64 {count}, {size}"), size) if size > 1 else count
         stop = b.op(f"select i1 {full}, i64 {blocks}, i64 0")
@@ -173,83 +175,108 @@ class Stream:
 
     # blocks of all lanes
 
+    @property
+    def _size(self) -> int:
+        """Elements of a stream that make a block."""
+        if self.kind.way == "lanes":
+            return 2 if self.kind.paired else 1
+        return max(1, _PART_BITS // bits(self.dtype))
+
     def _load_block(self, planes: Planes, e: str, factor: Callable[[str], str] | None) -> None:
         b, stored, w = self.b, self.kind.stored, self.width
-        numbers = range(w)
         if self.kind.way == "stream":
-            lanes = []
-            for lane in range(w):
-                at = b.add(b.mul(lane, self.lane) if lane else 0, e)
-                lanes.append(self._widened(b.address(self.base, stored, at)))
-            lines = transposed(b, self.dtype, lanes)
-        elif self.kind.paired:
-            at = b.address(self.base, stored, b.mul(b.op(f"lshr i64 {e}, 1"), self.step))
-            pair = [self._widened(at), self._widened(b.address(at, stored, w))]
-            lines = [_shuffled(b, self.dtype, w, pair[0], pair[1], range(part, 2 * w, 2)) for part in range(2)]
-            numbers = range(2)
+            lines = self._columns(e)
         else:
-            lines = [self._widened(b.address(self.base, stored, b.mul(e, self.step)))]
-            if self.kind.halves:
-                many = Printer(b, w)
-                scale = None if factor is None else factor(e)
-                many.store(self.dtype, self._scaled(many, lines[0], scale), self._line(planes, e))
-                return
-            numbers = range(1)
-        for k in numbers:
+            row = b.op(f"lshr i64 {e}, 1") if self.kind.paired else e
+            at = b.address(self.base, stored, b.mul(row, self.step))
+            lines = [self._widened(Printer(b, w).load(stored, b.address(at, stored, k * w))) for k in range(self._size)]
+            if self.kind.paired:
+                lines = [_shuffled(b, self.dtype, w, lines, range(part, 2 * w, 2)) for part in range(2)]
+        for k, value in enumerate(lines):
             many = Printer(b, w)
             scale = None if factor is None else factor(b.add(e, k))
-            many.store(self.dtype, self._scaled(many, lines[k], scale), self._number(e, k, planes))
+            many.store(self.dtype, self._scaled(many, value, scale), self._target(planes, e, k))
 
     def _store_block(self, planes: Planes, e: str, scale: str | None) -> None:
         b, stored, w = self.b, self.kind.stored, self.width
-        count = w if self.kind.way == "stream" else 2 if self.kind.paired else 1
         lines = []
-        for k in range(count):
+        for k in range(self._size):
             many = Printer(b, w)
-            lines.append(self._scaled(many, many.load(self.dtype, self._number(e, k, planes)), scale))
+            value = self._scaled(many, many.load(self.dtype, self._target(planes, e, k)), scale)
+            lines.append(value)
         if self.kind.way == "stream":
-            for lane, value in enumerate(transposed(b, self.dtype, lines)):
-                at = b.add(b.mul(lane, self.lane) if lane else 0, e)
-                self._narrowed(value, b.address(self.base, stored, at))
+            self._put_columns(e, lines)
             return
         row = b.op(f"lshr i64 {e}, 1") if self.kind.paired else e
         at = b.address(self.base, stored, b.mul(row, self.step))
         if self.kind.paired:
-            halves = [[k // 2 + w * (k % 2) for k in range(first, first + w)] for first in (0, w)]
-            lines = [_shuffled(b, self.dtype, w, lines[0], lines[1], order) for order in halves]
+            mixed = [[k // 2 + w * (k % 2) for k in range(first, first + w)] for first in (0, w)]
+            lines = [_shuffled(b, self.dtype, w, lines, order) for order in mixed]
         for k, value in enumerate(lines):
-            self._narrowed(value, b.address(at, stored, k * w))
+            Printer(b, w).store(stored, self._narrowed(value), b.address(at, stored, k * w))
 
-    def _widened(self, address: str) -> str:
-        many = Printer(self.b, self.width)
-        loaded = many.load(self.kind.stored, address)
-        return many.value(cast(operand(0, self.kind.stored), self.dtype), [loaded])
+    def _target(self, planes: Planes, e: str, offset: int) -> str:
+        """Address of the line of element ``e + offset`` of a block."""
+        if self.kind.in_pairs and self._size == 1:
+            return self._line(planes, e)
+        return self._number(e, offset, planes)
 
-    def _narrowed(self, value: str, address: str) -> None:
-        many = Printer(self.b, self.width)
-        stored = self.kind.stored
-        many.store(stored, many.value(cast(operand(0, self.dtype), stored), [value]), address)
+    def _lane_address(self, lane: int, e: str) -> str:
+        """Address of a lane's element, where elements follow each other."""
+        return self.b.address(self.base, self.kind.stored, self.b.add(self.b.mul(lane, self.lane) if lane else 0, e))
+
+    def _columns(self, e: str) -> list[str]:
+        """Lines of a block whose lanes' elements follow each other.
+
+        Part q of vector i holds the elements of lane ``size * q + i``, so the block is transposed within the parts.
+        """
+        b, stored, size = self.b, self.kind.stored, self._size
+        rows = []
+        for i in range(size):
+            parts = [Printer(b, size).load(stored, self._lane_address(q + i, e)) for q in range(0, self.width, size)]
+            while len(parts) > 1:
+                count = self.width // len(parts)
+                parts = [
+                    _shuffled(b, stored, count, parts[k : k + 2], range(2 * count)) for k in range(0, len(parts), 2)
+                ]
+            rows.append(self._widened(parts[0]))
+        return _transposed(b, self.dtype, self.width, rows)
+
+    def _put_columns(self, e: str, lines: Sequence[str]) -> None:
+        """The way back from :meth:`_columns`."""
+        b, stored, size = self.b, self.kind.stored, self._size
+        for i, row in enumerate(_transposed(b, self.dtype, self.width, lines)):
+            value = self._narrowed(row)
+            for q in range(0, self.width, size):
+                part = _shuffled(b, stored, self.width, (value, value), range(q, q + size))
+                Printer(b, size).store(stored, part, self._lane_address(q + i, e))
+
+    def _widened(self, value: str) -> str:
+        return Printer(self.b, self.width).value(cast(operand(0, self.kind.stored), self.dtype), [value])
+
+    def _narrowed(self, value: str) -> str:
+        return Printer(self.b, self.width).value(cast(operand(0, self.dtype), self.kind.stored), [value])
 
 
-def _shuffled(b: Builder, dtype: str, width: int, x: str, y: str, order: Sequence[int]) -> str:
+def _shuffled(b: Builder, dtype: str, width: int, pair: Sequence[str], order: Sequence[int]) -> str:
     """Elements of two vectors in a new order; those of the second are numbered on."""
     type_ = vector(dtype, width)
     index = ", ".join(f"i32 {k}" for k in order)
-    return b.op(f"shufflevector {type_} {x}, {type_} {y}, <{len(order)} x i32> <{index}>")
+    return b.op(f"shufflevector {type_} {pair[0]}, {type_} {pair[1]}, <{len(order)} x i32> <{index}>")
 
 
-def transposed(b: Builder, dtype: str, rows: Sequence[str]) -> list[str]:
-    """The columns of a square block whose rows are vectors; a power of two."""
-    width = len(rows)
+def _transposed(b: Builder, dtype: str, width: int, rows: Sequence[str]) -> list[str]:
+    """The columns of square blocks: the parts of vectors, of as many elements as there are vectors."""
+    size = len(rows)
     block = list(rows)
     distance = 1
-    while distance < width:
+    while distance < size:
         upper = [k if not k & distance else width + k - distance for k in range(width)]
         lower = [k + distance if not k & distance else width + k for k in range(width)]
-        for i in range(width):
+        for i in range(size):
             if not i & distance:
                 pair = block[i], block[i + distance]
-                block[i] = _shuffled(b, dtype, width, *pair, upper)
-                block[i + distance] = _shuffled(b, dtype, width, *pair, lower)
+                block[i] = _shuffled(b, dtype, width, pair, upper)
+                block[i + distance] = _shuffled(b, dtype, width, pair, lower)
         distance *= 2
     return block

@@ -279,8 +279,15 @@ def _kernel(t: _Transform) -> Kernel | Reason:
         tuple(reads),
         constants=constants,
         workspace=(table_size + fourier_scratch(code, t.length, t.bins)) * (bits(dtype) // 8),
-        flops=D.product((*t.batch, t.length)) * 12,
+        flops=_flops(t),
     )
+
+
+def _flops(t: _Transform) -> DimLike:
+    """The usual count, 5 N log2 N for complex numbers and half of it for real ones; 0 where N is not known."""
+    if not isinstance(t.length, int):
+        return 0
+    return D.product(t.batch) * int(2.5 * t.parts * t.length * math.log2(t.length))
 
 
 def _batch(access: Access) -> Access:
