@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,10 @@ class Layer:
         given_names = ["x", "w", "r", *(n for n in ("b", "lens", "h", "c", "p") if n in how.get("given", ()))]
         if op != "LSTM":
             given_names = [n for n in given_names if n not in ("c", "p")]
-        self.feeds = {n: (rng.standard_normal(shapes[n]) / 2).astype(dtype) for n in given_names}
+        scale = {"w": features, "r": hidden}  # so that activations without a bound do not make states grow
+        self.feeds = {
+            n: (rng.standard_normal(shapes[n]) / 2 / math.sqrt(scale.get(n, 1))).astype(dtype) for n in given_names
+        }
         if "lens" in self.feeds:
             self.feeds["lens"] = rng.integers(0, steps + 1, batch).astype(np.int32)
         order = ["x", "w", "r", "b", "lens", "h", "c", "p"]
