@@ -13,7 +13,8 @@ from numpy.lib.stride_tricks import as_strided
 from accord.backends.cpu import CpuBackend
 from accord.backends.cpu.jit import KERNEL_TYPE
 from accord.backends.cpu.program import address_of
-from accord.backends.protocol import NativeKernel, NodeView
+from accord.backends.protocol import NativeKernel
+from accord.backends.view import NodeView
 from accord.ir import dims as D
 from accord.ir.strides import Access
 from accord.model.load import load_model

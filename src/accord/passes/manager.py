@@ -14,8 +14,9 @@ import onnx_ir as ir
 from accord.errors import AccordError, VerifyError
 from accord.ir.facts import merge, same_kind
 from accord.ir.infer import Analyzer, op_name
-from accord.ir.patch import Patch, Reason
-from accord.passes.rule import Rule, RuleContext
+from accord.ir.patch import Patch
+from accord.ir.reason import Reason
+from accord.passes.rule import Fuses, Joins, Rule, RuleContext
 
 __all__ = ["AppliedPatch", "PassLog", "PassManager", "SkippedRule"]
 
@@ -68,6 +69,8 @@ class PassManager:
         analyzer: Facts of all its values.
         disabled: Names of rules that must not run.
         stop_after: Apply at most this many patches in all.
+        fuses: What the device computes together; see :class:`~accord.passes.rule.RuleContext`.
+        joins: See there as well.
     """
 
     def __init__(
@@ -77,13 +80,16 @@ class PassManager:
         *,
         disabled: Collection[str] = (),
         stop_after: int | None = None,
+        fuses: Fuses | None = None,
+        joins: Joins | None = None,
     ) -> None:
         self.model = model
         self.analyzer = analyzer
+        analyzer.functions = model.functions  # facts of the calls that patches add come from the functions' bodies
         self.disabled = frozenset(disabled)
         self.stop_after = stop_after
         self.log = PassLog()
-        self._context = RuleContext(model, analyzer)
+        self._context = RuleContext(model, analyzer, fuses, joins)
         self._names = {v.name for g in _graphs(model.graph) for v in _values(g) if v.name}
         self._serial = 0
 

@@ -4,7 +4,9 @@
 phase       level  what it is for
 ==========  =====  ==================================================================
 declutter   1      constants folded, no-ops and duplicates removed, affine into weights
-fuse        2      operators joined into model-local functions, one kernel each
+recognise   2      what an exporter took apart becomes the operator that it means
+fuse        2      elementwise operators computed on the results of contractions and windows
+join        2      other connected operators in one loop nest
 ==========  =====  ==================================================================
 """
 
@@ -15,6 +17,13 @@ from dataclasses import dataclass
 from accord.passes.rule import Rule
 from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
+from accord.passes.rules.fuse import FuseEpilogue
+from accord.passes.rules.fuse_loops import FuseLoops
+from accord.passes.rules.recognise.activations import RecogniseActivation
+from accord.passes.rules.recognise.normalisation import RecogniseNormalisation
+from accord.passes.rules.recognise.prelu import RecognisePRelu
+from accord.passes.rules.recognise.reduction import RecogniseMean
+from accord.passes.rules.recognise.softmax import RecogniseSoftmax
 from accord.passes.rules.simplify import (
     CollapseReshapes,
     FoldReshapeTarget,
@@ -26,9 +35,7 @@ from accord.passes.rules.simplify import (
     TransposeToReshape,
 )
 
-__all__ = ["MAX_LEVEL", "Phase", "phases", "rule_names"]
-
-MAX_LEVEL = 3
+__all__ = ["Phase", "phases", "rule_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,18 @@ def phases() -> tuple[Phase, ...]:
                 CommonSubexpressions(),
             ),
         ),
-        Phase("fuse", (BatchNormToAffine(),)),
+        Phase(
+            "recognise",
+            (
+                RecogniseNormalisation(),
+                RecogniseSoftmax(),
+                RecogniseMean(),
+                RecogniseActivation(),
+                RecognisePRelu(),
+            ),
+        ),
+        Phase("fuse", (BatchNormToAffine(), FuseEpilogue())),
+        Phase("join", (FuseLoops(),)),
     )
 
 

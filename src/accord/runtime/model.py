@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from accord.backends.discovery import backend_named
+from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError
 from accord.ir.dims import DimLike
-from accord.ir.facts import Fact, TensorFact
 from accord.model.limits import Limits
+from accord.plan.plan import Plan
+from accord.plan.types import TensorType, ValueType
 from accord.runtime.executor import Executor
-from accord.runtime.inputs import match_inputs
-from accord.runtime.pipeline import Compiled, Options, StageHook, compile_model, disabled_tuple
+from accord.runtime.inputs import Matcher
+from accord.runtime.interface import Interface
+from accord.runtime.options import Options, disabled_tuple
+from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
+
+if TYPE_CHECKING:
+    from accord.runtime.pipeline import Compiled, StageHook
 
 __all__ = ["Model", "Outputs", "ValueInfo", "load"]
 
@@ -74,20 +83,66 @@ class Model:
     Attributes:
         inputs: What it takes.
         outputs: What it returns.
-        compiled: Graph, plan, patches and reasons, for ``explain``.
+        plan: What a run does.
+        interface: What the file says of inputs, outputs and origin.
+        seconds: Time for each stage of compilation; only "stored" if the plan was found on disk.
     """
 
     def __init__(self, source: Any, options: Options, *, on_stage: StageHook | None = None) -> None:
         self.options = options
-        self.compiled: Compiled = compile_model(source, options, on_stage=on_stage)
-        plan = self.compiled.plan
-        self._count = len(plan.inputs)
-        self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].fact) for i in plan.inputs)
-        names = [v.name or f"output{k}" for k, v in enumerate(self.compiled.model.graph.outputs)]
-        self.outputs = tuple(_info(n, plan.slots[i].fact) for n, i in zip(names, plan.outputs, strict=True))
-        self._names = tuple(names)
-        self._executor = Executor(plan, self.compiled.backends, self.compiled.device)
+        self._source = source
+        self._compiled: Compiled | None = None
         self._lock = threading.Lock()
+        start = time.perf_counter()
+        # whoever wants to see the stages needs them to happen
+        key = model_key(source, options) if on_stage is None and options.device == "cpu" else None
+        stored = None if key is None else read_plan(key)
+        if stored is not None and not self._adopt(stored):
+            stored = None
+        if stored is None:
+            compiled = self._compile(on_stage)
+            stored = _stored(compiled)
+            self.seconds = compiled.seconds
+            if key is not None and write_plan(key, stored):
+                # the weights of the entry are shared with other processes; these can go
+                stored = read_plan(key) or stored
+            if not self._adopt(stored):
+                self._adopt(_stored(compiled))
+        else:
+            self.seconds = {"stored": time.perf_counter() - start}
+
+    def _adopt(self, stored: StoredModel) -> bool:
+        """Make ``stored`` what runs; False if its machine code is gone."""
+        backends = {name: backend_named(name) for name in stored.backends}
+        executor = Executor(stored.plan, backends, backends[stored.device])
+        try:
+            executor.prepare()
+        except StoredCodeError:
+            return False
+        self._executor = executor
+        self.plan: Plan = stored.plan
+        self.interface: Interface = stored.interface
+        plan = self.plan
+        self._match = Matcher(plan, len(plan.inputs))
+        self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].type) for i in plan.inputs)
+        self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(stored.outputs, plan.outputs, strict=True))
+        self._names = stored.outputs
+        return True
+
+    @property
+    def compiled(self) -> Compiled:
+        """Graph, plan, patches and reasons, for ``explain``; compiled now if the plan was found on disk."""
+        with self._lock:
+            compiled = self._compiled
+        return self._compile(None) if compiled is None else compiled
+
+    def _compile(self, on_stage: StageHook | None) -> Compiled:
+        from accord.runtime.pipeline import compile_model
+
+        compiled = compile_model(self._source, self.options, on_stage=on_stage)
+        with self._lock:
+            self._compiled = compiled
+        return compiled
 
     def __call__(self, *args: Any, **named: Any) -> Outputs:
         """Run the model.
@@ -105,8 +160,8 @@ class Model:
             ExecutionError: a kernel failed.
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not named:
-            named, args = dict(args[0]), ()
-        values = match_inputs(self.compiled.plan, self._count, args, named)
+            named, args = args[0], ()  # type: ignore[assignment]
+        values = self._match(args, named)
         return Outputs(self._executor.run(values), self._names)
 
     run = __call__
@@ -124,7 +179,7 @@ class Model:
         Raises:
             InputError: no such output, or an array of another dtype or shape; or as for a call.
         """
-        values = match_inputs(self.compiled.plan, self._count, (), named)
+        values = self._match((), named)
         unknown = [n for n in into if n not in self._names]
         if unknown:
             raise InputError(f"the model has no output '{unknown[0]}'", expected=", ".join(self._names))
@@ -149,7 +204,7 @@ class Model:
     def _is_direct(self, k: int, array: np.ndarray[Any, Any], inputs: Sequence[np.ndarray[Any, Any]]) -> bool:
         """True if a run may write output ``k`` to ``array`` at once: nothing that it still reads is there."""
         return (
-            array.dtype == self.compiled.plan.slots[self.compiled.plan.outputs[k]].dtype
+            array.dtype == self.plan.slots[self.plan.outputs[k]].dtype
             and array.flags.c_contiguous
             and array.flags.aligned
             and array.flags.writeable
@@ -173,7 +228,7 @@ class Model:
         Raises:
             InputError: a size stays unknown.
         """
-        plan = self.compiled.plan
+        plan = self.plan
         probes = []
         for i in plan.inputs:
             slot = plan.slots[i]
@@ -191,12 +246,24 @@ class Model:
         return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
 
 
-def _info(name: str, fact: Fact) -> ValueInfo:
-    if isinstance(fact, TensorFact):
-        dtype = fact.dtype.name.lower() if fact.dtype is not None else "unknown"
-        shape = None if fact.shape is None else tuple(_size(d) for d in fact.shape)
-        return ValueInfo(name, dtype, shape)
-    return ValueInfo(name, str(fact), None)
+def _stored(compiled: Compiled) -> StoredModel:
+    names = tuple(v.name or f"output{k}" for k, v in enumerate(compiled.model.graph.outputs))
+    used = {compiled.device.name, *_backends_of(compiled.plan)}
+    return StoredModel(
+        compiled.plan, compiled.interface, names, compiled.device.name, tuple(sorted(used)), compiled.external
+    )
+
+
+def _backends_of(plan: Plan) -> set[str]:
+    found = {s.placement.backend for s in plan.steps if s.kernel is not None and not isinstance(s.kernel, ViewKernel)}
+    return found.union(*(_backends_of(b.plan) for s in plan.steps for b in s.bodies))
+
+
+def _info(name: str, kind: ValueType) -> ValueInfo:
+    if isinstance(kind, TensorType):
+        shape = None if kind.shape is None else tuple(_size(d) for d in kind.shape)
+        return ValueInfo(name, kind.name or "unknown", shape)
+    return ValueInfo(name, str(kind), None)
 
 
 def _describe(value: Any) -> str:
@@ -234,6 +301,7 @@ def load(
         ModelError: the file or the graph is wrong.
         UnsupportedError: nothing can run it.
         BackendError: no backend serves the device.
+        CompileError: machine code could not be generated.
     """
     options = Options(device, level, disabled_tuple(disabled_rules), strict, threads, base_dir=base_dir, limits=limits)
     return Model(model, options)

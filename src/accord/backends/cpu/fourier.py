@@ -31,7 +31,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
-__all__ = ["FourierCode", "FourierPlaces", "fourier_phase", "fourier_scratch", "inner_length", "needed_radices"]
+__all__ = ["FourierPlaces", "Setting", "fourier_phase", "fourier_scratch", "inner_length", "needed_radices"]
 
 #: Elements of one plane that a block should not exceed, so that all four stay in the second cache.
 _PLANE = 40960
@@ -79,13 +79,9 @@ def inner_length(points: int) -> int:
     return best
 
 
-@dataclass(frozen=True)
-class FourierCode(KernelCode):
-    """Transforms along an axis.
-
-    Operands: input, window if there is one, table, output, scratch. The table has cosines and negative sines of the
-    fractions of a turn that ``length`` makes; for a chirp the same for the inner length, then the transform of the
-    chirp's conjugate over the inner length, and the chirp (real parts, then imaginary parts).
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What machine code knows of transforms.
 
     Attributes:
         source: Input.
@@ -111,18 +107,32 @@ class FourierCode(KernelCode):
     radices: tuple[int, ...]
     axes: int
 
+
+@dataclass(frozen=True)
+class FourierCode(KernelCode):
+    """Transforms along an axis.
+
+    Operands: input, window if there is one, table, output, scratch. The table has cosines and negative sines of the
+    fractions of a turn that ``length`` makes; for a chirp the same for the inner length, then the transform of the
+    chirp's conjugate over the inner length, and the chirp (real parts, then imaginary parts).
+    """
+
+    setting: Setting
+
     @property
     def symbol(self) -> str:
         """Name by content."""
-        return "fourier_" + hashlib.sha256(repr(self).encode()).hexdigest()[:24]
+        return "fourier_" + hashlib.sha256(repr(self.setting).encode()).hexdigest()[:24]
 
     def module(self, name: str) -> str:
         """LLVM text."""
-        main = _Writer(self, name).write()
-        return main.module(_transform(self), *(pass_function(r, self.dtype) for r in self.radices))
+        main = _Writer(self.setting, name).write()
+        return main.module(
+            _transform(self.setting), *(pass_function(r, self.setting.dtype) for r in self.setting.radices)
+        )
 
 
-def _transform(code: FourierCode) -> Builder:
+def _transform(setting: Setting) -> Builder:
     """All passes: the result is in x if their number is even, else in y."""
     arguments = (
         "ptr %xr, ptr %xi, ptr %yr, ptr %yi, ptr %cos, ptr %sin, i64 %points, i64 %line, i64 %step, i64 %passes, "
@@ -140,35 +150,35 @@ def _transform(code: FourierCode) -> Builder:
         )
 
         def choose(index: int) -> None:
-            own = code.radices[index]
+            own = setting.radices[index]
             call = functools.partial(b.emit, f"call void @{pass_name(own)}({arguments})")
-            if index == len(code.radices) - 1:
+            if index == len(setting.radices) - 1:
                 call()
                 return
             b.branch(b.compare("eq", radix, own), call, lambda: choose(index + 1))
 
-        if code.radices:
+        if setting.radices:
             choose(0)
         following.extend((yr, yi, xr, xi, m, b.mul(line, radix), b.mul(step, radix)))
     return b
 
 
 class _Writer:
-    def __init__(self, code: FourierCode, name: str) -> None:
-        self.code = code
-        self.dtype = code.dtype
-        self.width = machine().width(bits(code.dtype))
+    def __init__(self, setting: Setting, name: str) -> None:
+        self.setting = setting
+        self.dtype = setting.dtype
+        self.width = machine().width(bits(setting.dtype))
         self.b = b = Builder(name)
         self.p = {n: b.param(i) for i, n in enumerate(_SIZES)}
-        operands = ["x", *(["window"] if code.window else []), "table", "out", "scratch"]
+        operands = ["x", *(["window"] if setting.window else []), "table", "out", "scratch"]
         self.operand = {n: b.operand(i) for i, n in enumerate(operands)}
-        self.plan = b.op(f"getelementptr i64, ptr %params, i64 {len(_SIZES) + 3 * code.axes}")
+        self.plan = b.op(f"getelementptr i64, ptr %params, i64 {len(_SIZES) + 3 * setting.axes}")
 
     def write(self) -> Builder:
-        b, p, code = self.b, self.p, self.code
-        axes = [tuple(b.param(len(_SIZES) + 3 * a + i) for i in range(3)) for a in range(code.axes)]
-        x = b.address(self.operand["x"], code.source.stored, p["in_at"])
-        out = b.address(self.operand["out"], code.target.stored, p["out_at"])
+        b, p, setting = self.b, self.p, self.setting
+        axes = [tuple(b.param(len(_SIZES) + 3 * a + i) for i in range(3)) for a in range(setting.axes)]
+        x = b.address(self.operand["x"], setting.source.stored, p["in_at"])
+        out = b.address(self.operand["out"], setting.target.stored, p["out_at"])
         slots = b.address(self.operand["scratch"], self.dtype, p["slots_at"])
         slot = b.address(slots, self.dtype, b.mul("%thread", b.mul(p["plane"], 4)))
         planes = [b.address(slot, self.dtype, b.mul(p["plane"], k) if k else 0) for k in range(4)]
@@ -178,12 +188,12 @@ class _Writer:
             with b.loop(first, b.min(b.add(first, p["group"]), p["total"])) as number:
                 rest, block = b.divmod(number, p["blocks"])
                 lane = b.mul(block, p["lanes"])
-                source = b.address(x, code.source.stored, b.mul(lane, p["lane_in"]))
-                target = b.address(out, code.target.stored, b.mul(lane, p["lane_out"]))
+                source = b.address(x, setting.source.stored, b.mul(lane, p["lane_in"]))
+                target = b.address(out, setting.target.stored, b.mul(lane, p["lane_out"]))
                 for axis, (extent, in_step, out_step) in reversed(list(enumerate(axes))):
                     rest, index = b.divmod(rest, extent) if axis else (rest, rest)
-                    source = b.address(source, code.source.stored, b.mul(index, in_step))
-                    target = b.address(target, code.target.stored, b.mul(index, out_step))
+                    source = b.address(source, setting.source.stored, b.mul(index, in_step))
+                    target = b.address(target, setting.target.stored, b.mul(index, out_step))
                 self.line = b.min(b.sub(p["lane_extent"], lane), p["lanes"])
                 self._block(planes, source, target)
         return b
@@ -192,7 +202,7 @@ class _Writer:
         """Addresses of the parts of the table."""
         b, p = self.b, self.p
         at = b.address(self.operand["table"], self.dtype, p["table_at"])
-        sizes = [p["length"]] * 2 + ([*[p["inner"]] * 4, *[p["points"]] * 2] if self.code.chirp else [])
+        sizes = [p["length"]] * 2 + ([*[p["inner"]] * 4, *[p["points"]] * 2] if self.setting.chirp else [])
         parts = [at]
         for size in sizes[:-1]:
             parts.append(b.address(parts[-1], self.dtype, size))
@@ -201,10 +211,10 @@ class _Writer:
     # one block of transforms
 
     def _block(self, planes: list[str], source: str, target: str) -> None:
-        p, code = self.p, self.code
+        p, setting = self.p, self.setting
         own, other = Planes(planes[0], planes[1], self.line), Planes(planes[2], planes[3], self.line)
         self._load(own, source)
-        if code.chirp:
+        if setting.chirp:
             self._multiply(own, p["points"], self.table[3])
             found, free = self._passes(own, other, self.table[1], p["inner"], "1")
             self._multiply(found, p["inner"], self.table[2])
@@ -216,7 +226,7 @@ class _Writer:
             self._multiply(found, p["points"], self.table[3])
         else:
             found, free = self._passes(own, other, self.table[0], p["points"], p["multiplier"])
-        if code.source.halves:
+        if setting.source.halves:
             self._part(found, free)
             found = free
         self._store(found, target)
@@ -240,24 +250,24 @@ class _Writer:
     # from memory and back
 
     def _load(self, planes: Planes, source: str) -> None:
-        b, p, code = self.b, self.p, self.code
-        if code.inverse:
+        b, p, setting = self.b, self.p, self.setting
+        if setting.inverse:
             planes = Planes(planes.imaginary, planes.real, planes.line)
-        room = b.mul(p["inner"], 2) if code.source.in_pairs else p["inner"]
+        room = b.mul(p["inner"], 2) if setting.source.in_pairs else p["inner"]
         b.branch(b.compare("slt", p["count"], room), lambda: self._clear(planes.real, planes.imaginary))
-        if not code.source.in_pairs:
+        if not setting.source.in_pairs:
             self._clear(planes.imaginary)
         stream = Stream(
-            b, code.source, self.dtype, self.width, source, p["lane_in"], p["in_step"], p["in_part"], self.line
+            b, setting.source, self.dtype, self.width, source, p["lane_in"], p["in_step"], p["in_part"], self.line
         )
-        stream.load(planes, p["count"], self._factor if code.window else None)
-        if code.hermitian:
+        stream.load(planes, p["count"], self._factor if setting.window else None)
+        if setting.hermitian:
             self._mirror(planes)
 
     def _factor(self, element: str) -> str:
         """The window's factor of an element of the stream."""
-        b, p, stored = self.b, self.p, self.code.source.stored
-        index = b.op(f"lshr i64 {element}, 1") if self.code.source.paired else element
+        b, p, stored = self.b, self.p, self.setting.source.stored
+        index = b.op(f"lshr i64 {element}, 1") if self.setting.source.paired else element
         at = b.address(self.operand["window"], stored, b.add(p["window_at"], b.mul(index, p["window_step"])))
         one = Printer(b, 1)
         return one.value(cast(operand(0, stored), self.dtype), [one.load(stored, at)])
@@ -296,14 +306,14 @@ class _Writer:
             )
 
     def _store(self, planes: Planes, target: str) -> None:
-        b, p, code = self.b, self.p, self.code
+        b, p, setting = self.b, self.p, self.setting
         scale = None
-        if code.inverse:
+        if setting.inverse:
             planes = Planes(planes.imaginary, planes.real, planes.line)
             length = b.op(f"sitofp i64 {p['length']} to {scalar(self.dtype)}")
             scale = b.op(f"fdiv {scalar(self.dtype)} 1.0, {length}")
         stream = Stream(
-            b, code.target, self.dtype, self.width, target, p["lane_out"], p["out_step"], p["out_part"], self.line
+            b, setting.target, self.dtype, self.width, target, p["lane_out"], p["out_step"], p["out_part"], self.line
         )
         stream.store(planes, p["out_count"], scale)
 
@@ -365,7 +375,7 @@ class _Writer:
                 real, imaginary = (printer.value(e, [*operands, *angle]) for e in exprs)
                 self._put(real, out.real, target, q, count)
                 self._put(imaginary, out.imaginary, target, q, count)
-                if not self.code.whole:
+                if not self.setting.whole:
                     return
                 negative = printer.value(-exprs[1], [*operands, *angle])
 
@@ -408,12 +418,12 @@ class FourierPlaces:
 
 
 def fourier_phase(
-    code: FourierCode, sizes: tuple[DimLike, DimLike, DimLike], places: FourierPlaces, operands: tuple[int, ...]
+    setting: Setting, sizes: tuple[DimLike, DimLike, DimLike], places: FourierPlaces, operands: tuple[int, ...]
 ) -> Phase:
     """A phase of transforms.
 
     Args:
-        code: What is known; ``axes`` is one less than the number of batch axes.
+        setting: What is known; ``axes`` is one less than the number of batch axes.
         sizes: Length of the transform, elements along the input's axis, elements along the output's axis.
         places: Where operands lie.
         operands: As :class:`FourierCode` has them.
@@ -424,24 +434,24 @@ def fourier_phase(
     dims += [places.window.offset, places.window.strides[0], places.table, places.slots]
     for axis, extent in enumerate(places.batch):
         dims += [extent, places.x.strides[axis], places.out.strides[axis]]
-    return Phase(code, operands, tuple(dims), functools.partial(_launch, code))
+    return Phase(FourierCode(setting), operands, tuple(dims), functools.partial(_launch, setting))
 
 
-def fourier_scratch(code: FourierCode, length: DimLike, bins: DimLike) -> DimLike:
+def fourier_scratch(setting: Setting, length: DimLike, bins: DimLike) -> DimLike:
     """Elements of scratch memory that one thread needs for its planes."""
-    rows = _rows(code, length, bins)
-    width = machine().width(bits(code.dtype))
+    rows = _rows(setting, length, bins)
+    width = machine().width(bits(setting.dtype))
     return 4 * D.minimum(rows * width, D.maximum(rows, _PLANE))
 
 
-def _inner(code: FourierCode, length: DimLike) -> DimLike:
+def _inner(setting: Setting, length: DimLike) -> DimLike:
     """Length of the passes' transforms."""
-    points = D.floordiv(length, 2) if code.source.halves else length
-    return inner_length(points) if code.chirp and isinstance(points, int) else points
+    points = D.floordiv(length, 2) if setting.source.halves else length
+    return inner_length(points) if setting.chirp and isinstance(points, int) else points
 
 
-def _rows(code: FourierCode, length: DimLike, bins: DimLike) -> DimLike:
-    return D.maximum(_inner(code, length), bins)
+def _rows(setting: Setting, length: DimLike, bins: DimLike) -> DimLike:
+    return D.maximum(_inner(setting, length), bins)
 
 
 @functools.lru_cache(maxsize=256)
@@ -453,27 +463,27 @@ def _plan(inner: int, radices: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _launch(code: FourierCode, sizes: Sequence[int]) -> Launch:
+def _launch(setting: Setting, sizes: Sequence[int]) -> Launch:
     length, along, bins, *rest = sizes
     in_at, in_step, in_part, out_at, out_step, out_part, window_at, window_step, table, slots = rest[:10]
     axes = [tuple(rest[k : k + 3]) for k in range(10, len(rest), 3)]
     if length < 1:
         raise ExecutionError(f"a transform of length {length}", remedy="Give inputs without empty axes.")
-    inner = int(D.evaluate(_inner(code, length), {}))
-    rows = int(D.evaluate(_rows(code, length, bins), {}))
-    if "lanes" not in (code.source.way, code.target.way):
+    inner = int(D.evaluate(_inner(setting, length), {}))
+    rows = int(D.evaluate(_rows(setting, length, bins), {}))
+    if "lanes" not in (setting.source.way, setting.target.way):
         axes.sort(key=lambda axis: axis[0])  # lanes along the longest axis
     extent, lane_in, lane_out = axes.pop()
-    width = machine().width(bits(code.dtype))
+    width = machine().width(bits(setting.dtype))
     lanes = min(width, 1 << (max(1, _PLANE // rows).bit_length() - 1), max(1, extent))
     blocks = -(-extent // lanes)
     total = blocks
     for axis in axes:
         total *= axis[0]
-    points = length // 2 if code.source.halves else length
-    taken = min(along, length // 2 + 1 if code.hermitian else length)
-    count = 2 * taken if code.source.paired else taken
-    plan = _plan(inner, code.radices)
+    points = length // 2 if setting.source.halves else length
+    taken = min(along, length // 2 + 1 if setting.hermitian else length)
+    count = 2 * taken if setting.source.paired else taken
+    plan = _plan(inner, setting.radices)
     group = max(1, _TASK_ELEMENTS // (rows * lanes * (len(plan) + 2)))
     params = {
         "length": length,
@@ -481,7 +491,7 @@ def _launch(code: FourierCode, sizes: Sequence[int]) -> Launch:
         "inner": inner,
         "bins": bins,
         "count": count,
-        "out_count": 2 * bins if code.target.paired else bins,
+        "out_count": 2 * bins if setting.target.paired else bins,
         "lanes": lanes,
         "lane_extent": extent,
         "lane_in": lane_in,
@@ -507,9 +517,9 @@ def _launch(code: FourierCode, sizes: Sequence[int]) -> Launch:
     return Launch((*(params[n] for n in _SIZES), *flat, *plan), -(-total // group))
 
 
-def needed_radices(code: FourierCode, length: DimLike) -> tuple[int, ...]:
+def needed_radices(setting: Setting, length: DimLike) -> tuple[int, ...]:
     """The radices that code must have: those of a known length, or all."""
-    inner = _inner(code, length)
+    inner = _inner(setting, length)
     if not isinstance(inner, int):
         return (*RADICES, 0)
     found = set(factors(inner))

@@ -14,12 +14,13 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.backends.cpu.program import CpuProgram
-from accord.backends.protocol import Array, HostKernel, Kernel, Launch, NativeKernel, NodeView, Phase
+from accord.backends.protocol import Array, HostKernel, Kernel, Launch, NativeKernel, Phase
+from accord.backends.view import NodeView
 from accord.errors import ExecutionError
 from accord.ir import dims as D
 from accord.ir.facts import FactTable, TensorFact, constant_fact
 from accord.ir.infer import Analyzer
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 
 __all__ = ["SpecialisedKernel"]
 

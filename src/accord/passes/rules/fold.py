@@ -12,7 +12,8 @@ from accord.errors import UnknownOperatorError
 from accord.ir import dims as D
 from accord.ir.facts import TensorFact, to_numpy
 from accord.ir.infer import RANDOM
-from accord.ir.patch import Patch, Reason, patch_from
+from accord.ir.patch import Patch, patch_from
+from accord.ir.reason import Reason
 from accord.passes.rule import Rule, RuleContext
 
 __all__ = ["CommonSubexpressions", "FoldConstants", "ShareConstants"]

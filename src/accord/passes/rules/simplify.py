@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.ir import dims as D
-from accord.ir.patch import Patch, Reason, patch_from
+from accord.ir.patch import Patch, patch_from
+from accord.ir.reason import Reason
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 
 __all__ = [

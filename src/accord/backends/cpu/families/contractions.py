@@ -8,11 +8,12 @@ from accord.backends.cpu.conv import conv_phase
 from accord.backends.cpu.families.table import known, selects
 from accord.backends.cpu.matmul import matmul_phase, panel_bytes
 from accord.backends.cpu.tile import Epilogue, Extra
-from accord.backends.protocol import Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import Expr, call, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import broadcast_access, contiguous
 
 __all__ = ["conv", "gemm", "matmul"]

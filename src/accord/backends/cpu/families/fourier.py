@@ -9,31 +9,32 @@ import math
 import numpy as np
 
 from accord.backends.cpu.butterflies import factors
-from accord.backends.cpu.families.table import known, selects
+from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.fourier import (
-    FourierCode,
     FourierPlaces,
+    Setting,
     fourier_phase,
     fourier_scratch,
     inner_length,
     needed_radices,
 )
-from accord.backends.cpu.indexed import indexed_phase
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.packing import joined
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.specialised import SpecialisedKernel
 from accord.backends.cpu.streams import Kind
+from accord.backends.cpu.tabulated import tabulated_phase
 from accord.backends.cpu.waves import cos_turns, sin_turns
-from accord.backends.protocol import Array, Kernel, NativeKernel, NodeView, Phase
+from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, Phase
+from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, bits, call, cast, const, operand
 from accord.expr.primitives import eq, ge, gt, le, lt, max_, select
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access
 
-__all__ = ["dft", "mel_weight_matrix", "stft", "window"]
+__all__ = ["any_strides", "dft", "mel_weight_matrix", "stft", "window"]
 
 #: A length with a prime factor above this is done by a convolution.
 _LARGE_FACTOR = 31
@@ -65,7 +66,7 @@ def window(view: NodeView) -> Kernel | Reason:
     terms = [cos_turns(turns * float(k)) * ((-1) ** k * c) for k, c in enumerate(_WINDOWS[view.node.op_type]) if k]
     total = functools.reduce(lambda x, y: x + y, terms, const(_WINDOWS[view.node.op_type][0], "f64"))
     expr = cast(select(eq(size, 1.0), 1.0, total), out[1])
-    phase = indexed_phase(expr, count, (count,), (), view.output_access().offset, (0,))
+    phase = tabulated_phase(expr, count, (count,), (), view.output_access().offset, (0,))
     return NativeKernel(f"window {out[1]}", (phase,), ())
 
 
@@ -85,8 +86,8 @@ def mel_weight_matrix(view: NodeView) -> Kernel | Reason:
             return found
         dtypes.append(found[1])
     rows = D.floordiv(length, 2) + 1
-    edges = indexed_phase(_mel_edges(), bins + 2, (bins, length), dtypes, 0, (0, 1, 2, 4))
-    index = indexed_phase(operand(0, "f64"), rows, (), (), bins + 2, (4,))
+    edges = tabulated_phase(_mel_edges(), bins + 2, (bins, length), dtypes, 0, (0, 1, 2, 4))
+    index = tabulated_phase(operand(0, "f64"), rows, (), (), bins + 2, (4,))
     inputs = [("f64", Access((1, 0), bins + 2)), *(("f64", Access((0, 1), k)) for k in range(3))]
     weights = pointwise_phase(
         (rows, bins), inputs, [(out[1], view.output_access())], [cast(_mel_weight(), out[1])], (4, 4, 4, 4, 3)
@@ -146,6 +147,13 @@ class _Transform:
     parts: int
     window: Access | None
     table_input: int | None
+
+
+@arranges("DFT", "STFT")
+def any_strides(view: NodeView) -> Arrangement:
+    """Operands are walked as they lie."""
+    del view
+    return Arrangement(strided=True)
 
 
 @selects("DFT")
@@ -232,7 +240,7 @@ def _kernel(t: _Transform) -> Kernel | Reason:
     ]
     points = t.length // 2 if halves and isinstance(t.length, int) else t.length
     chirp = isinstance(points, int) and t.table_input is not None and max(factors(points), default=1) > _LARGE_FACTOR
-    code = FourierCode(
+    setting = Setting(
         Kind(stored, t.parts == 2, halves, ways[0]),
         Kind(stored, parts_out == 2, False, ways[1]),
         dtype,
@@ -244,7 +252,7 @@ def _kernel(t: _Transform) -> Kernel | Reason:
         (),
         len(batch) - 1,
     )
-    code = dataclasses.replace(code, radices=needed_radices(code, t.length))
+    setting = dataclasses.replace(setting, radices=needed_radices(setting, t.length))
     reads = [0, *([2] if t.window is not None else [])]
     constants: dict[int, Array] = {}
     phases: list[Phase] = []
@@ -261,7 +269,7 @@ def _kernel(t: _Transform) -> Kernel | Reason:
         turns = operand(0, "f64") / operand(1, "f64")
         for number, expr in enumerate((cos_turns(turns), -sin_turns(turns))):
             phases.append(
-                indexed_phase(cast(expr, dtype), t.length, (t.length,), (), t.length * number, (scratch_operand,))
+                tabulated_phase(cast(expr, dtype), t.length, (t.length,), (), t.length * number, (scratch_operand,))
             )
     places = FourierPlaces(
         batch,
@@ -272,13 +280,13 @@ def _kernel(t: _Transform) -> Kernel | Reason:
         table_size,
     )
     operands = (*range(len(reads) - len(constants)), table_operand, len(reads), scratch_operand)
-    phases.append(fourier_phase(code, (t.length, t.along, t.bins), places, operands))
+    phases.append(fourier_phase(setting, (t.length, t.along, t.bins), places, operands))
     return NativeKernel(
         f"fourier {view.node.op_type} {stored}",
         tuple(phases),
         tuple(reads),
         constants=constants,
-        workspace=(table_size + fourier_scratch(code, t.length, t.bins)) * (bits(dtype) // 8),
+        workspace=(table_size + fourier_scratch(setting, t.length, t.bins)) * (bits(dtype) // 8),
         flops=_flops(t),
     )
 

@@ -14,14 +14,14 @@ from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, cast, operand
 from accord.ir.dims import DimLike
 
-__all__ = ["indexed_phase"]
+__all__ = ["tabulated_phase"]
 
 #: Elements of one task.
 _TASK_ELEMENTS = 1024
 
 
 @dataclass(frozen=True)
-class IndexedCode(KernelCode):
+class TabulatedCode(KernelCode):
     """``out[i] = expr(i, sizes..., scalars...)``, computed in f64.
 
     Parameters: count, offset of the output, the sizes. Operands: the scalars, the output.
@@ -40,7 +40,7 @@ class IndexedCode(KernelCode):
     def symbol(self) -> str:
         """Name by content."""
         text = f"{self.expr.key};{self.sizes};{self.scalars}"
-        return "indexed_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+        return "tabulated_" + hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def module(self, name: str) -> str:
         """LLVM text."""
@@ -68,7 +68,7 @@ class IndexedCode(KernelCode):
         return b.module()
 
 
-def indexed_phase(
+def tabulated_phase(
     expr: Expr,
     count: DimLike,
     sizes: Sequence[DimLike],
@@ -79,14 +79,14 @@ def indexed_phase(
     """A phase that writes ``count`` elements one behind the other.
 
     Args:
-        expr: As :class:`IndexedCode` has it.
+        expr: As :class:`TabulatedCode` has it.
         count: Number of elements.
         sizes: Sizes that the expression reads.
         scalars: Element types of the scalars in memory that it reads.
         offset: First element of the output.
         operands: The scalars, the output.
     """
-    code = IndexedCode(expr, len(sizes), tuple(scalars))
+    code = TabulatedCode(expr, len(sizes), tuple(scalars))
     return Phase(code, operands, (count, offset, *sizes), _launch)
 
 
