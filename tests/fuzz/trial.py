@@ -53,7 +53,7 @@ def execute(data: bytes, stage: str, reference: bool, reached: list[str]) -> Non
     """Load ``data``, and by ``stage`` compile and run it; each stage that is begun is added to ``reached``."""
     from accord.model.load import load_model
     from accord.runtime.model import Model
-    from accord.runtime.pipeline import Options
+    from accord.runtime.options import Options
 
     reached.append("load")
     load_model(data)

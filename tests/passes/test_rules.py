@@ -8,7 +8,7 @@ import pytest
 from accord.backends.reference.evaluator import evaluate
 from accord.passes.phases import phases, rule_names
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import Options
 from builders import model, node
 
 F = np.float32

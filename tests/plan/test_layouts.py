@@ -26,7 +26,7 @@ from accord.ir.strides import (
     reshaping,
 )
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import Options
 
 
 def place(array: np.ndarray, access: Access) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 
 from accord.errors import AccordError, InputError
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import Options
 from builders import model, node
 
 F, I64 = np.float32, np.int64

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from accord.errors import CompileError
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order
@@ -40,6 +41,7 @@ __all__ = [
     "NativeKernel",
     "Phase",
     "Program",
+    "StoredCodeError",
     "ViewKernel",
 ]
 
@@ -191,6 +193,10 @@ class NativeKernel:
 Kernel: TypeAlias = ViewKernel | HostKernel | NativeKernel
 
 
+class StoredCodeError(CompileError):
+    """Machine code that a stored plan counts on is gone; the model has to be compiled again. Never seen by users."""
+
+
 class Program(ABC):
     """A run of consecutive native steps, ready to be started with one call."""
 
@@ -201,6 +207,15 @@ class Program(ABC):
         Returns:
             -1, or the number of the first phase that met a value it must refuse (an index outside its axis).
         """
+
+    def run_timed(self, seconds: Array) -> int:
+        """As :meth:`run`, and measures each phase.
+
+        Args:
+            seconds: Receives one float64 for each phase: how long it took. NaN where the backend cannot tell.
+        """
+        seconds.fill(np.nan)
+        return self.run()
 
 
 class Backend(ABC):
@@ -246,13 +261,14 @@ class Backend(ABC):
         del nodes
         return Reason(f"{self.name} joins no operators")
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """Prepare consecutive phases.
 
         Args:
             launches: Phase and start parameters, in order.
             operands: For each phase an int64 array with the addresses of its operands; the caller changes
                 the addresses between runs.
+            threads: Most threads that may work on one phase; each gets a number below it, for its scratch memory.
         """
         raise TypeError(f"backend '{self.name}' has no native kernels")
 
@@ -261,5 +277,9 @@ class Backend(ABC):
         return np.empty(shape, dtype)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:
-        """Compile ``kernels`` ahead of the first run; does nothing by default."""
+        """Compile what ``kernels`` need, ahead of the first run; does nothing by default.
+
+        Raises:
+            CompileError: machine code could not be generated.
+        """
         del kernels

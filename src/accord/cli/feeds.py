@@ -52,7 +52,7 @@ def make_feed(model: Model, given: Sequence[str] = (), shapes: Sequence[str] = (
     Raises:
         click.UsageError: a text of another form, an unknown name, a missing or damaged file, a shape that does not fit.
     """
-    plan = model.compiled.plan
+    plan = model.plan
     types = {info.name: plan.slots[i].type for info, i in zip(model.inputs, plan.inputs, strict=True)}
     optional = {plan.slots[i].name for i in plan.defaults}
     feed = Feed()
@@ -78,7 +78,7 @@ def make_feed(model: Model, given: Sequence[str] = (), shapes: Sequence[str] = (
 
 def sizable(model: Model) -> list[str]:
     """What ``--shape`` can name in ``model``: inputs and symbolic sizes."""
-    plan = model.compiled.plan
+    plan = model.plan
     return [info.name for info in model.inputs] + _symbols(plan.slots[i].type for i in plan.inputs)
 
 

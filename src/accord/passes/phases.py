@@ -4,6 +4,7 @@
 phase       level  what it is for
 ==========  =====  ==================================================================
 declutter   1      constants folded, no-ops and duplicates removed, affine into weights
+recognise   2      what an exporter took apart becomes the operator that it means
 fuse        2      elementwise operators computed on the results of contractions and windows
 join        2      other connected operators in one loop nest
 ==========  =====  ==================================================================
@@ -18,6 +19,11 @@ from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContract
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
+from accord.passes.rules.recognise.activations import RecogniseActivation
+from accord.passes.rules.recognise.normalisation import RecogniseNormalisation
+from accord.passes.rules.recognise.prelu import RecognisePRelu
+from accord.passes.rules.recognise.reduction import RecogniseMean
+from accord.passes.rules.recognise.softmax import RecogniseSoftmax
 from accord.passes.rules.simplify import (
     CollapseReshapes,
     FoldReshapeTarget,
@@ -29,9 +35,7 @@ from accord.passes.rules.simplify import (
     TransposeToReshape,
 )
 
-__all__ = ["MAX_LEVEL", "Phase", "phases", "rule_names"]
-
-MAX_LEVEL = 3
+__all__ = ["Phase", "phases", "rule_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,16 @@ def phases() -> tuple[Phase, ...]:
                 FoldAffineIntoContraction(),
                 ShareConstants(),
                 CommonSubexpressions(),
+            ),
+        ),
+        Phase(
+            "recognise",
+            (
+                RecogniseNormalisation(),
+                RecogniseSoftmax(),
+                RecogniseMean(),
+                RecogniseActivation(),
+                RecognisePRelu(),
             ),
         ),
         Phase("fuse", (BatchNormToAffine(), FuseEpilogue())),

@@ -47,7 +47,7 @@ class PlanBuilder:
     Args:
         placer: Chooses kernels.
         analyzer: Facts.
-        threads: Workspaces are made for this many threads.
+        threads: Threads that may work on a step; workspaces are made for this many.
     """
 
     def __init__(self, placer: Placer, analyzer: Analyzer, *, threads: int = 1) -> None:
@@ -124,6 +124,7 @@ class _Assembly:
             constants=self.constants,
             symbols=self.placed.early,
             defaults=defaults,
+            threads=self.parent.threads,
         )
 
     def _last_reads(self, nodes: list[PlacedNode], end: int) -> dict[ir.Value, int]:

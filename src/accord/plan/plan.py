@@ -132,6 +132,7 @@ class Plan:
         constants: Content of the constant slots.
         symbols: Symbols whose values are known when a run starts, in order.
         defaults: Content of optional inputs that the caller left out.
+        threads: Threads that may work on a step; workspaces have room for so many.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Plan:
     constants: Mapping[int, np.ndarray[Any, Any]]
     symbols: tuple[str, ...]
     defaults: Mapping[int, np.ndarray[Any, Any]]
+    threads: int = 1
 
     @cached_property
     def static_slots(self) -> tuple[int, ...]:

@@ -44,6 +44,7 @@ class Executor:
         self.backends = backends
         self.device = device
         self._lock = threading.Lock()
+        self._prepared = False
         self._order = order_for(plan)
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._arenas: list[Arena] = []
@@ -98,6 +99,25 @@ class Executor:
         finally:
             frame.release()
             self._give_back(frame, arena)
+
+    def prepare(self) -> None:
+        """Have the machine code of all steps, and of body graphs that are certain to run.
+
+        Raises:
+            CompileError: machine code could not be generated.
+        """
+        if self._prepared:
+            return
+        kernels: dict[str, list[NativeKernel]] = {}
+        for step in self.plan.steps:
+            if isinstance(step.kernel, NativeKernel):
+                kernels.setdefault(step.placement.backend, []).append(step.kernel)
+        for backend, found in kernels.items():
+            self.backends[backend].prepare(found)
+        for (index, _), child in self.children.items():
+            if self.plan.steps[index].placement.op != "If":
+                child.prepare()
+        self._prepared = True
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
         """The frame for these sizes and its arena's size in bytes; nothing is run."""
@@ -189,6 +209,7 @@ class Executor:
                 self._frames.move_to_end(key)
             arena = self._arenas.pop() if self._arenas else Arena()
         if frame is None:
+            self.prepare()
             frame = Frame(self.plan, key, self._order, self.backends)
         if attach:
             frame.attach(arena)
@@ -335,12 +356,13 @@ class Executor:
         outputs = [self._late_array(o, env) for o in step.outputs if o >= 0]
         operands = [self._laid_out(step.inputs[i], arguments[i]) for i in kernel.reads]
         operands += outputs
-        scratch = D.evaluate(kernel.workspace, env)
+        scratch = D.evaluate(kernel.workspace, env) * self.plan.threads
         if scratch:
             operands.append(np.empty(scratch, np.uint8))
         table = np.array([a.ctypes.data for a in operands], np.int64)
         started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
-        program = self.backends[step.placement.backend].program(started, [table[list(p.operands)] for p, _ in started])
+        tables = [table[list(p.operands)] for p, _ in started]
+        program = self.backends[step.placement.backend].program(started, tables, self.plan.threads)
         if program.run() >= 0:
             raise self._refused(self.plan.steps.index(step))
         produced = iter(outputs)

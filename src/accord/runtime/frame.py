@@ -247,7 +247,7 @@ class Frame:
                 self.segments.append(run)
             elif run.launches:
                 tables = [self._table[a:b] for a, b in run.spans]
-                self.segments.append((backends[run.backend].program(run.launches, tables), run.steps))
+                self.segments.append((backends[run.backend].program(run.launches, tables, plan.threads), run.steps))
 
     def _is_free(self, index: int) -> bool:
         """True for a view that shares its input's memory: nothing has to run."""

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from accord.backends.discovery import backend_named
+from accord.backends.protocol import StoredCodeError
 from accord.errors import InputError
 from accord.ir.dims import DimLike
 from accord.model.limits import Limits
+from accord.plan.plan import Plan
 from accord.plan.types import TensorType, ValueType
 from accord.runtime.executor import Executor
 from accord.runtime.inputs import Matcher
-from accord.runtime.pipeline import Compiled, Options, StageHook, compile_model, disabled_tuple
+from accord.runtime.interface import Interface
+from accord.runtime.options import Options, disabled_tuple
+from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
+
+if TYPE_CHECKING:
+    from accord.runtime.pipeline import Compiled, StageHook
 
 __all__ = ["Model", "Outputs", "ValueInfo", "load"]
 
@@ -74,20 +83,66 @@ class Model:
     Attributes:
         inputs: What it takes.
         outputs: What it returns.
-        compiled: Graph, plan, patches and reasons, for ``explain``.
+        plan: What a run does.
+        interface: What the file says of inputs, outputs and origin.
+        seconds: Time for each stage of compilation; only "stored" if the plan was found on disk.
     """
 
     def __init__(self, source: Any, options: Options, *, on_stage: StageHook | None = None) -> None:
         self.options = options
-        self.compiled: Compiled = compile_model(source, options, on_stage=on_stage)
-        plan = self.compiled.plan
+        self._source = source
+        self._compiled: Compiled | None = None
+        self._lock = threading.Lock()
+        start = time.perf_counter()
+        # whoever wants to see the stages needs them to happen
+        key = model_key(source, options) if on_stage is None and options.device == "cpu" else None
+        stored = None if key is None else read_plan(key)
+        if stored is not None and not self._adopt(stored):
+            stored = None
+        if stored is None:
+            compiled = self._compile(on_stage)
+            stored = _stored(compiled)
+            self.seconds = compiled.seconds
+            if key is not None and write_plan(key, stored):
+                # the weights of the entry are shared with other processes; these can go
+                stored = read_plan(key) or stored
+            if not self._adopt(stored):
+                self._adopt(_stored(compiled))
+        else:
+            self.seconds = {"stored": time.perf_counter() - start}
+
+    def _adopt(self, stored: StoredModel) -> bool:
+        """Make ``stored`` what runs; False if its machine code is gone."""
+        backends = {name: backend_named(name) for name in stored.backends}
+        executor = Executor(stored.plan, backends, backends[stored.device])
+        try:
+            executor.prepare()
+        except StoredCodeError:
+            return False
+        self._executor = executor
+        self.plan: Plan = stored.plan
+        self.interface: Interface = stored.interface
+        plan = self.plan
         self._match = Matcher(plan, len(plan.inputs))
         self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].type) for i in plan.inputs)
-        names = [v.name or f"output{k}" for k, v in enumerate(self.compiled.model.graph.outputs)]
-        self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(names, plan.outputs, strict=True))
-        self._names = tuple(names)
-        self._executor = Executor(plan, self.compiled.backends, self.compiled.device)
-        self._lock = threading.Lock()
+        self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(stored.outputs, plan.outputs, strict=True))
+        self._names = stored.outputs
+        return True
+
+    @property
+    def compiled(self) -> Compiled:
+        """Graph, plan, patches and reasons, for ``explain``; compiled now if the plan was found on disk."""
+        with self._lock:
+            compiled = self._compiled
+        return self._compile(None) if compiled is None else compiled
+
+    def _compile(self, on_stage: StageHook | None) -> Compiled:
+        from accord.runtime.pipeline import compile_model
+
+        compiled = compile_model(self._source, self.options, on_stage=on_stage)
+        with self._lock:
+            self._compiled = compiled
+        return compiled
 
     def __call__(self, *args: Any, **named: Any) -> Outputs:
         """Run the model.
@@ -149,7 +204,7 @@ class Model:
     def _is_direct(self, k: int, array: np.ndarray[Any, Any], inputs: Sequence[np.ndarray[Any, Any]]) -> bool:
         """True if a run may write output ``k`` to ``array`` at once: nothing that it still reads is there."""
         return (
-            array.dtype == self.compiled.plan.slots[self.compiled.plan.outputs[k]].dtype
+            array.dtype == self.plan.slots[self.plan.outputs[k]].dtype
             and array.flags.c_contiguous
             and array.flags.aligned
             and array.flags.writeable
@@ -173,7 +228,7 @@ class Model:
         Raises:
             InputError: a size stays unknown.
         """
-        plan = self.compiled.plan
+        plan = self.plan
         probes = []
         for i in plan.inputs:
             slot = plan.slots[i]
@@ -189,6 +244,13 @@ class Model:
             if i in frame.shapes and s.first >= 0 and s.dtype is not None:
                 unshared += int(np.prod(frame.shapes[i], dtype=np.int64)) * s.dtype.itemsize
         return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
+
+
+def _stored(compiled: Compiled) -> StoredModel:
+    names = tuple(v.name or f"output{k}" for k, v in enumerate(compiled.model.graph.outputs))
+    return StoredModel(
+        compiled.plan, compiled.interface, names, compiled.device.name, tuple(compiled.backends), compiled.external
+    )
 
 
 def _info(name: str, kind: ValueType) -> ValueInfo:
@@ -233,6 +295,7 @@ def load(
         ModelError: the file or the graph is wrong.
         UnsupportedError: nothing can run it.
         BackendError: no backend serves the device.
+        CompileError: machine code could not be generated.
     """
     options = Options(device, level, disabled_tuple(disabled_rules), strict, threads, base_dir=base_dir, limits=limits)
     return Model(model, options)

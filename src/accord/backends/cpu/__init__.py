@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, Phase, Program
-from accord.backends.view import NodeView
+from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, NativeKernel, Phase, Program
 from accord.ir.reason import FUSED_DOMAIN, Reason
+
+if TYPE_CHECKING:
+    from accord.backends.view import NodeView
 
 __all__ = ["CpuBackend", "backend"]
 
@@ -55,18 +61,27 @@ class CpuBackend(Backend):
         kernel = SELECTORS[key](root)
         return kernel if isinstance(kernel, Reason) else None
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """A walk over machine code."""
         from accord.backends.cpu.program import CpuProgram
 
-        return CpuProgram(launches, operands)
+        return CpuProgram(launches, operands, threads)
+
+    def prepare(self, kernels: Sequence[NativeKernel]) -> None:
+        """Find their machine code in the cache, or compile it on all cores."""
+        from accord.backends.cpu.jit import load
+        from accord.backends.cpu.program import KernelCode
+
+        load([p.code for k in kernels for p in k.phases if isinstance(p.code, KernelCode)])
 
 
+@functools.cache
 def _register() -> None:
     """Importing a family registers its operators."""
-    from accord.backends.cpu.families import contractions, elementwise, indexing, movements, reductions, search
+    from accord.backends.cpu import families
 
-    del contractions, elementwise, indexing, movements, reductions, search
+    for module in pkgutil.iter_modules(families.__path__):
+        importlib.import_module(f"{families.__name__}.{module.name}")
 
 
 backend = CpuBackend()

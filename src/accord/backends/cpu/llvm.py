@@ -211,6 +211,17 @@ class Builder:
         self.label(f"{tag}.end")
         following[:] = carried
 
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """``if condition:``; gives no value."""
+        self._count += 1
+        tag = f"when{self._count}"
+        self.emit(f"br i1 {condition}, label %{tag}.then, label %{tag}.end")
+        self.label(f"{tag}.then")
+        yield
+        self.emit(f"br label %{tag}.end")
+        self.label(f"{tag}.end")
+
     def branch(self, condition: str, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """``if condition: then() else: otherwise()``; neither gives a value."""
         self._count += 1

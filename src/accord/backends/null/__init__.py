@@ -65,9 +65,9 @@ class NullBackend(Backend):
         elements = sum((D.product(f.shape or ()) for f in outputs if isinstance(f, TensorFact)), start=0)
         return NativeKernel("null", (Phase(None, (), (elements,)),), reads, in_place=in_place)
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """A program that does nothing."""
-        del launches, operands
+        del launches, operands, threads
         return _Nothing()
 
     def new_output(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:

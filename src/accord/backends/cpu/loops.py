@@ -1,0 +1,320 @@
+"""Loop programs: any connected group of elementwise, broadcast and reducing operators as one kernel.
+
+A program has *axes*; some are *reduced*, the others are *kept*. Every operand is walked over all axes by its strides,
+so a broadcast operand has stride 0 and a transposed one has the strides of its memory. What is computed are
+expressions (:mod:`accord.expr.lang`) of numbered *values*:
+
+* an operand's element. An operand without memory is its own position, ``offset + sum(index[a] * strides[a])``: so an
+  expression can ask for an index;
+* the result of a *reduction* of other expressions over all reduced axes; or, of a running one, what it has come to at
+  an element.
+
+An expression is of *row space* if it is the same all along the reduced axes (a mean), else of *full space*. Outputs
+are expressions of either. A normalisation reads::
+
+    x = value 0; mean = add(x) / n; variance = add((x - mean)**2) / n; output = (x - mean) / sqrt(variance + eps)
+
+The code makes one *pass* over the reduced axes for each level of reductions that wait for others, and computes full
+space again in each pass, or, where that is expensive (an exponential), keeps it in a row buffer of the thread. So a
+row that fits the cache is read from memory once. Parts of row space are computed once a row. Without reductions
+there are no passes, and a program is a pointwise kernel.
+
+Vectors lie along the innermost reduced axis (several accumulators, joined at the row's end) or along the innermost
+kept axis (a block of neighbouring rows), whichever the operands walk with unit stride; axes are sorted by the strides
+of the operand that matters most, and merged. A pointwise operand whose unit stride lies along another axis goes
+through a tile that is transposed in registers.
+
+Sums of floats are added up in pieces of at most 64 for each accumulator, which are joined with compensation (Neumaier,
+1974), so the error does not grow with the length.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accord.backends.cpu.jit import machine
+from accord.backends.cpu.loop_code import LoopCode, Stream, cost_of, lanes_of, row_bytes
+from accord.backends.cpu.loop_values import Reduction, Result
+from accord.backends.cpu.nest import magnitude, merge_axes
+from accord.backends.protocol import Launch, Phase
+from accord.errors import CompileError
+from accord.expr.lang import Expr, bits
+from accord.ir import dims as D
+from accord.ir.dims import DimLike, Shape
+from accord.ir.strides import Access
+
+__all__ = ["LoopProgram", "Operand", "Output", "Reduction", "Result", "loop_phase"]
+
+#: Elements that one task should have at least: work enough to be worth handing to a thread. Those of expensive
+#: expressions count more.
+TASK_ELEMENTS = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value that is read.
+
+    Attributes:
+        dtype: Element type in memory; "i64" of a position.
+        access: Over all axes of the program.
+        memory: False: the value is its position.
+    """
+
+    dtype: str
+    access: Access
+    memory: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What is stored: an expression and where its elements lie. Its strides are 0 along reduced axes, or on none."""
+
+    expr: Expr
+    access: Access
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """See the module's text.
+
+    Attributes:
+        extents: Of all axes.
+        reduced: Numbers of the reduced axes.
+        values: What the expressions' operands stand for.
+        reductions: In an order in which each only needs those before it.
+        outputs: What is stored.
+    """
+
+    extents: Shape
+    reduced: frozenset[int]
+    values: tuple[Operand | Result, ...]
+    reductions: tuple[Reduction, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The values that are read, in order."""
+        return tuple(v for v in self.values if isinstance(v, Operand))
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """Of all operands, then of all outputs."""
+        return (*(o.access for o in self.operands), *(o.access for o in self.outputs))
+
+
+def loop_phase(
+    program: LoopProgram, sources: Sequence[int], targets: Sequence[int], scratch: int
+) -> tuple[Phase, DimLike]:
+    """A phase that runs ``program``.
+
+    Args:
+        program: What to compute.
+        sources: For each operand with memory which of the kernel's operands it is; two may be the same.
+        targets: For each output which of the kernel's operands it is.
+        scratch: Which of the kernel's operands the workspace is; only used if there is one.
+
+    Returns:
+        The phase, and the bytes of workspace that each thread needs.
+
+    Raises:
+        CompileError: an output has no place for each of its elements.
+    """
+    nest = _Nest(program)
+    code = nest.code()
+    dims: list[DimLike] = list(nest.extents)
+    for stream, access in zip(nest.streams, nest.accesses, strict=True):
+        dims.append(access.offset)
+        dims.extend(s for s, kind in zip(access.strides, stream.kinds, strict=True) if kind == "s")
+    row = row_bytes(code, D.product(nest.extents[code.kept :]))
+    operands = (*sources, *targets)
+    if row != 0:
+        dims.append(row)
+        operands = (*operands, scratch)
+    weight = sum(cost_of(e) for e in (*code.results, *(a for r in code.reductions for a in r.args)))
+    launch = functools.partial(_launch, (code.kept, code.reduced, code.across, code.staged, lanes_of(code), weight))
+    return Phase(code, operands, tuple(dims), launch), row
+
+
+class _Nest:
+    """A program's axes sorted and merged.
+
+    Attributes:
+        extents: Kept axes, then reduced ones.
+        accesses: Of operands, then of outputs, over these axes.
+        streams: What the machine code knows of each of them.
+    """
+
+    def __init__(self, program: LoopProgram) -> None:
+        self.program = program
+        rank = len(program.extents)
+        order = self._order()
+        labels = [int(a in program.reduced) for a in order]
+        accesses = [Access(tuple(a.strides[i] for i in order), a.offset) for a in program.accesses]
+        extents, merged, groups = merge_axes(tuple(program.extents[i] for i in order), accesses, labels)
+        kept = groups.count(0)
+        if not kept:  # a single row
+            extents, kept = (1, *extents), 1
+            merged = [Access((0, *a.strides), a.offset) for a in merged]
+        if program.reductions and kept == len(extents):  # all reduced axes have size 1
+            extents = (*extents, 1)
+            merged = [Access((*a.strides, 0), a.offset) for a in merged]
+        self.extents, self.accesses, self.kept = extents, merged, kept
+        self.reduced = len(extents) - kept
+        del rank
+        self._choose_lanes()
+        self.streams = self._streams()
+
+    # the order of axes
+
+    def _order(self) -> list[int]:
+        """Kept axes, then reduced ones, each from the outermost to the innermost in memory."""
+        p = self.program
+        reference = self._reference()
+        axes = range(len(p.extents))
+        size = [magnitude(s) for s in reference.strides]
+        for a in reversed(axes):  # an axis that the reference repeats stays outside the one after it
+            if size[a] == 0:
+                size[a] = size[a + 1] if a + 1 < len(size) else 0
+        return sorted(axes, key=lambda a: (a in p.reduced, -size[a]))
+
+    def _reference(self) -> Access:
+        """The operand whose order of axes is followed: the largest one of full space, else the first output."""
+        p = self.program
+        outputs = [o.access for o in p.outputs]
+        if not p.reduced:
+            return max(outputs, key=_axes_walked)
+        operands = [o.access for o in p.operands if o.memory]
+        return max([*operands, *outputs], key=_axes_walked)
+
+    # lanes
+
+    def _choose_lanes(self) -> None:
+        p = self.program
+        self.across = bool(self.reduced)
+        self.staged = False
+        if self.reduced:
+            self.across = self._row_cycles(along=True) <= self._row_cycles(along=False)
+        elif self.kept > 1:
+            self._stage()
+        if any(r.running for r in p.reductions):
+            walked = [a for a in self._memory() if a.strides[self.kept - 1] not in (0, 1)]
+            self.across = bool(walked)
+
+    def _memory(self) -> list[Access]:
+        with_memory = [o.memory for o in self.program.operands] + [True] * len(self.program.outputs)
+        return [a for a, m in zip(self.accesses, with_memory, strict=True) if m]
+
+    def _row_cycles(self, *, along: bool) -> float:
+        """Roughly what a row costs with vectors along the reduced axes, or across the kept ones."""
+        axis = -1 if along else self.kept - 1
+        width = machine().width(32)
+        inner = self.extents[-1] if isinstance(self.extents[-1], int) else 256
+        outer = D.known_product(self.extents[self.kept : -1])
+        lines = 4 if outer is None else outer
+        total = 0.0
+        for a in self._memory():
+            if not _is_full(a, self.kept):
+                continue
+            strided = a.strides[axis] not in (0, 1)
+            if along:
+                total += lines * (1.3 * inner if strided else math.ceil(inner / width))
+            else:
+                kept = self.extents[self.kept - 1]
+                used = min(width, kept) if isinstance(kept, int) and kept > 0 else width
+                total += lines * inner * (1.3 if strided else 1 / used)
+        return total + (24 * len(self.program.reductions) if along else 0)
+
+    def _stage(self) -> None:
+        """Move an axis that strided operands walk with unit stride next to the innermost one."""
+        wide = max(bits(o.dtype) for o in self.program.operands if o.memory) if self._sources() else 8
+        if wide < 32 and not {"avx512bw", "avx512vl"} <= machine().has:
+            return  # masked loads of narrow elements are single loads there
+        inner = self.kept - 1
+        gain = [0] * self.kept
+        for a in self._sources():
+            if a.strides[inner] not in (0, 1) and 1 in a.strides[:inner]:
+                gain[a.strides.index(1)] += 1
+        axis = max(range(inner), key=lambda i: gain[i])
+        if not gain[axis] or any(isinstance(e, int) and e < 2 for e in (self.extents[axis], self.extents[inner])):
+            return
+        order = [i for i in range(inner) if i != axis] + [axis, inner]
+        self.extents = tuple(self.extents[i] for i in order)
+        self.accesses = [Access(tuple(a.strides[i] for i in order), a.offset) for a in self.accesses]
+        self.staged = True
+
+    def _sources(self) -> list[Access]:
+        return [a for a, o in zip(self.accesses, self.program.operands, strict=False) if o.memory]
+
+    # code
+
+    def _streams(self) -> list[Stream]:
+        p = self.program
+        dtypes = [(o.dtype, o.memory) for o in p.operands] + [(o.expr.dtype, True) for o in p.outputs]
+        return [
+            Stream(dtype, "".join(_kind(s) for s in a.strides), memory)
+            for (dtype, memory), a in zip(dtypes, self.accesses, strict=True)
+        ]
+
+    def code(self) -> LoopCode:
+        p = self.program
+        count = len(p.operands)
+        streams = iter(self.streams[:count])
+        values = tuple(next(streams) if isinstance(v, Operand) else v for v in p.values)
+        elements = D.known_product(self.extents[self.kept :])
+        code = LoopCode(
+            kept=self.kept,
+            reduced=self.reduced,
+            across=self.across,
+            staged=self.staged,
+            values=values,
+            reductions=p.reductions,
+            outputs=tuple(self.streams[count:]),
+            results=tuple(o.expr for o in p.outputs),
+            long=elements is None or elements > 64,
+        )
+        for j, expr in enumerate(code.results):
+            if code.is_full(expr) and not code.outputs[j].varies(self.kept):
+                raise CompileError("an output of full space is stored as one of row space", value=f"output {j}")
+        return code
+
+
+def _kind(stride: DimLike) -> str:
+    return str(stride) if stride in (0, 1) else "s"
+
+
+def _axes_walked(access: Access) -> int:
+    return sum(s != 0 for s in access.strides)
+
+
+def _is_full(access: Access, kept: int) -> bool:
+    return any(s != 0 for s in access.strides[kept:])
+
+
+def _launch(form: tuple[int, int, bool, bool, int, float], sizes: Sequence[int]) -> Launch:
+    """Blocks of the innermost two kept axes make a task: enough elements for a thread, and of about equal size."""
+    kept, reduced, across, staged, lanes, weight = form
+    extents = sizes[:kept]
+    row = max(1, math.prod(sizes[kept : kept + reduced]))
+    wanted = max(1, int(TASK_ELEMENTS / (1 + weight / 8)) // row)
+    unit = lanes if staged else 1
+    if across:
+        inner_block, inner_blocks, mid = 1, 1, extents[-1]
+    else:
+        inner_block, inner_blocks = _blocks(extents[-1], wanted, lanes)
+        mid = extents[-2] if kept > 1 else 1
+    mid_block, mid_blocks = _blocks(mid, wanted // inner_block, unit)
+    tasks = mid_blocks * inner_blocks * math.prod(extents[: -1 if across else -2])
+    blocks = (mid_block, mid_blocks, inner_block, inner_blocks)
+    return Launch((*sizes[: kept + reduced], *blocks, *sizes[kept + reduced :]), tasks)
+
+
+def _blocks(extent: int, wanted: int, unit: int) -> tuple[int, int]:
+    """Size and number of blocks of about ``wanted`` elements, a multiple of ``unit`` unless there is one."""
+    count = max(1, extent // max(1, wanted))
+    size = -(-extent // count)
+    if count > 1:
+        size = -(-size // unit) * unit
+    return max(1, size), -(-extent // max(1, size))

@@ -1,0 +1,147 @@
+"""Runs the kernel of one node on arrays that lie in memory as a test says, task by task in any order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+import accord.ops.catalog  # noqa: F401  registers shape rules
+from accord.backends.cpu import CpuBackend
+from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
+from accord.backends.cpu.jit import KERNEL_TYPE
+from accord.backends.cpu.program import address_of
+from accord.backends.protocol import Kernel, NativeKernel
+from accord.backends.view import NodeView
+from accord.expr.lang import Expr
+from accord.ir import dims as D
+from accord.ir.facts import FactTable
+from accord.ir.infer import Analyzer
+from accord.ir.reason import Reason
+from accord.ir.strides import Access
+
+__all__ = ["access_of", "empty_like", "laid_out", "run_node", "view_of"]
+
+Array = Any
+Select = Callable[[NodeView], "Kernel | Reason"]
+THREADS = 3
+
+
+def access_of(array: Array, shape: Sequence[int] | None = None) -> Access:
+    """How an array lies; broadcast to ``shape`` where that is given."""
+    view = array if shape is None else np.broadcast_to(array, shape)
+    return Access(tuple(s // array.itemsize for s in view.strides))
+
+
+def laid_out(array: Array, order: Sequence[int] | None = None, gaps: Sequence[int] = ()) -> Array:
+    """A copy whose axes lie in memory as ``order`` says; memory axis ``i`` is followed by ``gaps[i]`` free elements.
+
+    Around the elements and in the gaps are values that show in any result: NaN, or the greatest integer.
+    """
+    order = tuple(range(array.ndim)) if order is None else tuple(order)
+    gaps = (*gaps, *(0,) * (array.ndim - len(gaps)))
+    sizes = [array.shape[a] + g for a, g in zip(order, gaps, strict=True)]
+    lead = 5
+    memory = np.empty(int(np.prod(sizes)) + 2 * lead, array.dtype)
+    memory[:] = poison(array.dtype)
+    body = memory[lead : len(memory) - lead].reshape(sizes)
+    body = body[tuple(slice(array.shape[a]) for a in order)]
+    view = body.transpose(np.argsort(order))
+    view[...] = array
+    return view
+
+
+def poison(dtype: np.dtype[Any]) -> Any:
+    """What no kernel may touch."""
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return True
+    return np.iinfo(dtype).max if dtype.kind in "iu" else np.nan
+
+
+def empty_like(shape: Sequence[int], dtype: Any, order: Sequence[int] | None = None, gaps: Sequence[int] = ()) -> Array:
+    """An output to be written, with memory around it as :func:`laid_out` has it."""
+    return laid_out(np.full(shape, poison(np.dtype(dtype)), dtype), order, gaps)
+
+
+def view_of(proto: onnx.ModelProto, arrays: Mapping[str, Array] | None = None) -> NodeView:
+    """The view of the only node of ``proto``; inputs and outputs lie as ``arrays`` of their names do."""
+    model = ir.serde.deserialize_model(proto)
+    (node,) = model.graph
+    analyzer = Analyzer(FactTable(), model.opset_imports)
+    analyzer.infer(node)
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
+    return NodeView(node, analyzer, {v: access_of(a) for v in values if (a := (arrays or {}).get(v.name)) is not None})
+
+
+def run_node(
+    proto: onnx.ModelProto,
+    feeds: Mapping[str, Array],
+    outputs: Sequence[Array],
+    *,
+    select: Select | None = None,
+    epilogue: tuple[Expr, Sequence[tuple[str, Array]]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> NativeKernel:
+    """Run the only node of ``proto`` on its generated kernel.
+
+    Args:
+        proto: A model of one node.
+        feeds: Inputs by name; their strides are those that the kernel is told.
+        outputs: An array for each output that has a name; its strides are the output's.
+        select: Makes the kernel; default: the backend's table.
+        epilogue: Expression and extras (element type, array that broadcasts to the output).
+        sizes: Values of the symbols that the model's shapes name.
+        seed: Of the order in which tasks run.
+
+    Returns:
+        The kernel.
+    """
+    named = [o for o in proto.graph.node[0].output if o]
+    written = dict(zip(named, outputs, strict=True))
+    view = view_of(proto, {**feeds, **written})
+    node = view.node
+    extras: list[Array] = []
+    if epilogue is not None:
+        view = RootView(node, view.analyzer, view.layouts)
+        target = outputs[0]
+        extras = [a for _, a in epilogue[1]]
+        described = tuple(Extra(t, access_of(a, target.shape)) for t, a in epilogue[1])
+        view.epilogue = Epilogue(epilogue[0], described)
+        view.stored = access_of(target)
+    kernel = (CpuBackend().select if select is None else select)(view)
+    assert isinstance(kernel, NativeKernel), kernel
+    arrays: list[Array] = []
+    for i in kernel.reads:
+        value = node.inputs[i]
+        assert value is not None
+        if i in kernel.constants:
+            arrays.append(kernel.constants[i])
+        elif value.const_value is not None:
+            arrays.append(np.ascontiguousarray(value.const_value.numpy()))
+        else:
+            arrays.append(feeds[value.name])
+    arrays += extras
+    arrays += outputs
+    evaluated = [D.evaluate(d, sizes or {}) for d in kernel.dims]
+    arrays.append(np.zeros(max(1, evaluated[-1] * THREADS), np.uint8))
+    rng = np.random.default_rng(seed)
+    for phase, launch in zip(kernel.phases, kernel.launches(evaluated), strict=True):
+        function = KERNEL_TYPE(address_of(phase))
+        params = np.array((*launch.params, 0), np.int64)
+        pointers = np.array([arrays[i].ctypes.data for i in phase.operands], np.int64)
+        cuts = [0, launch.tasks]
+        if launch.tasks > 1:
+            cuts = sorted({0, launch.tasks, *rng.integers(0, launch.tasks, 4).tolist()})
+        pieces = list(itertools.pairwise(cuts))
+        rng.shuffle(pieces)
+        for k, (first, last) in enumerate(pieces):
+            function(params.ctypes.data, pointers.ctypes.data, int(first), int(last), k % THREADS)
+        if params[-1]:
+            raise IndexError("the kernel refused its data")
+    return kernel

@@ -1,0 +1,180 @@
+"""Generated kernels of sliding windows against the reference: shapes, strides, dtypes, attributes, epilogues."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kernel_harness import empty_like, laid_out, run_node, view_of
+
+from accord.backends.cpu.depthwise import DepthwiseCode
+from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
+from accord.backends.cpu.jit import compile_function
+from accord.backends.cpu.llvm import Builder, module_text
+from accord.backends.reference.evaluator import evaluate
+from accord.expr.lang import cast, operand
+from accord.expr.primitives import max_
+from accord.ir import dims as D
+from builders import model, node
+
+SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RNG = np.random.default_rng(7)
+TOLERANCE = {"float32": 2e-5, "float64": 1e-11, "float16": 4e-3}
+
+
+def values(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return RNG.integers(info.min, info.max, shape, dtype, endpoint=True)
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def close(found: np.ndarray, expected: np.ndarray, dtype: str = "float32") -> None:
+    assert found.shape == expected.shape
+    if np.dtype(dtype).kind in "iu":
+        np.testing.assert_array_equal(found, expected)
+    else:
+        loose = TOLERANCE[dtype]
+        np.testing.assert_allclose(found.astype(np.float64), expected.astype(np.float64), rtol=loose, atol=loose)
+
+
+def convolution(x: tuple[int, ...], constants: dict[str, np.ndarray], **attributes: Any) -> Any:
+    """A model of one Conv of "x" and its constant weights."""
+    inputs = {"x": (np.float32, x)}
+    return model([node("Conv", ["x", *constants], ["y"], **attributes)], inputs, ["y"], constants)
+
+
+@st.composite
+def layouts(draw, rank: int):
+    """An order of axes and gaps after each: mostly channels-last."""
+    last = (0, *range(2, rank), 1)
+    order = draw(st.sampled_from([last, last, last, tuple(range(rank))]) | st.permutations(range(rank)).map(tuple))
+    gaps = draw(st.just(()) | st.tuples(*[st.integers(0, 2)] * rank))
+    return order, gaps
+
+
+@st.composite
+def window(draw, rank: int, *, large: bool = False):
+    """Input sizes and window attributes of which at least one position is left."""
+    kernel = [draw(st.integers(1, 5 if not large else 12)) for _ in range(rank)]
+    strides = [draw(st.sampled_from([1, 1, 2, 3, 5])) for _ in range(rank)]
+    dilations = [draw(st.sampled_from([1, 1, 1, 2, 5])) for _ in range(rank)]
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    begins, ends = ([draw(st.integers(0, (e - 1) // 2 + 1)) for e in extents] for _ in range(2))
+    most = {1: 60, 2: 24, 3: 9}[rank]
+    sizes = [
+        draw(st.integers(max(1, e - b - a), max(1, e - b - a) + most))
+        for e, b, a in zip(extents, begins, ends, strict=True)
+    ]
+    return sizes, kernel, {"strides": strides, "dilations": dilations, "pads": [*begins, *ends]}
+
+
+@SETTINGS
+@given(st.data())
+def test_depthwise(data):
+    rank = data.draw(st.sampled_from([1, 2, 2, 2, 3]))
+    sizes, kernel, attributes = data.draw(window(rank, large=rank == 1))
+    dtype = data.draw(st.sampled_from(["float32", "float32", "float64", "float16"]))
+    inputs, outputs = data.draw(st.sampled_from([(1, 1), (1, 1), (1, 2), (1, 3), (2, 1), (3, 2), (4, 4), (2, 16)]))
+    group = data.draw(st.sampled_from([2, 3, 8, 16, 17, 33]))
+    if data.draw(st.booleans()):
+        attributes = {
+            "strides": attributes["strides"],
+            "auto_pad": data.draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER"])),
+        }
+    constant = data.draw(st.integers(0, 3)) > 0
+    x = values((data.draw(st.integers(1, 2)), group * inputs, *sizes), dtype)
+    w = values((group * outputs, inputs, *kernel), dtype)
+    bias = values((len(w),), dtype)
+    names = ["x", "w", "b"] if data.draw(st.booleans()) else ["x", "w"]
+    shape: Any = [f"d{i}" if data.draw(st.booleans()) else n for i, n in enumerate(x.shape)]
+    shape[1] = x.shape[1]
+    given_ = {"x": (dtype, shape)}
+    if not constant:
+        given_ |= {"w": (dtype, w.shape)}
+    proto = model(
+        [node("Conv", names, ["y"], group=group, **attributes)],
+        given_,
+        ["y"],
+        {"b": bias} | ({"w": w} if constant else {}),
+    )
+    feeds = {"x": laid_out(x, *data.draw(layouts(rank + 2)))}
+    if not constant:
+        feeds["w"] = w
+    expected = evaluate(proto, {"x": x, "w": w} if not constant else {"x": x})[0]
+    out = empty_like(expected.shape, dtype, *data.draw(layouts(rank + 2)))
+    run_node(
+        proto, feeds, [out], select=depthwise_kernel, sizes={f"d{i}": n for i, n in enumerate(x.shape)}, seed=sizes[0]
+    )
+    close(out, expected, dtype)
+
+
+@SETTINGS
+@given(st.sampled_from([3, 16, 40]), st.data())
+def test_depthwise_with_an_epilogue(channels, data):
+    x, w = values((2, channels, 9, 14)), values((channels, 1, 3, 3))
+    proto = model(
+        [node("Conv", ["x", "w"], ["y"], group=channels, pads=[1] * 4)], {"x": (np.float32, x.shape)}, ["y"], {"w": w}
+    )
+    plain = evaluate(proto, {"x": x})[0]
+    # relu(y) * scale per channel + residual + one value a pixel, stored as f16
+    scale = values((channels, 1, 1))
+    residual = laid_out(values(plain.shape), *data.draw(layouts(4)))
+    pixel = values((2, 1, 9, 14))
+    expr = max_(operand(0, "f32"), 0.0) * operand(1, "f32") + operand(2, "f32") + operand(3, "f32")
+    out = empty_like(plain.shape, np.float16, *data.draw(layouts(4)))
+    run_node(
+        proto,
+        {"x": laid_out(x, (0, 2, 3, 1))},
+        [out],
+        select=depthwise_kernel,
+        epilogue=(cast(expr, "f16"), [("f32", scale), ("f32", residual), ("f32", pixel)]),
+    )
+    close(out, (np.maximum(plain, 0) * scale + residual + pixel).astype(np.float16), "float16")
+
+
+def test_what_counts_as_depthwise():
+    for group, inputs, outputs, expected in [(8, 1, 1, True), (8, 4, 16, True), (8, 5, 5, False), (1, 1, 8, False)]:
+        w = values((group * outputs, inputs, 3, 3))
+        proto = convolution((1, group * inputs, 5, 5), {"w": w}, group=group)
+        assert is_depthwise(view_of(proto)) is expected
+
+
+def test_images_lie_channels_last():
+    proto = convolution((1, 4, 5, 5), {"w": values((4, 1, 3, 3))}, group=4)
+    asked = channels_last_arrangement(view_of(proto))
+    assert asked.outputs == ((0, 2, 3, 1),) and asked.inputs == ((0, 2, 3, 1),)
+    there = channels_last_arrangement(view_of(proto, {"x": laid_out(values((1, 4, 5, 5)), (0, 2, 3, 1), (0, 0, 0, 4))}))
+    assert there.inputs == (None,)
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 1), (5, 3), (3, 40), (0, 126), (100, 26)])
+def test_a_depthwise_convolution_fills_rows_of_a_panel(first, count):
+    """A kernel of another module calls it for some pixels."""
+    x, w, bias = values((2, 20, 7, 9)), values((20, 1, 3, 3)), values((20,))
+    proto = convolution(x.shape, {"w": w, "b": bias}, group=20, pads=[1] * 4)
+    expected = evaluate(proto, {"x": x})[0].transpose(0, 2, 3, 1).reshape(-1, 20)
+    image = laid_out(x, (0, 2, 3, 1))
+    kernel = depthwise_kernel(view_of(proto, {"x": image, "y": empty_like(x.shape, np.float32, (0, 2, 3, 1))}))
+    (phase,) = kernel.phases
+    assert isinstance(phase.code, DepthwiseCode)
+    caller = Builder("panel_test")
+    caller.emit(
+        "call void @fill(ptr %params, ptr %operands, i64 %first, i64 %last, "
+        f"ptr {caller.operand(4)}, i64 {caller.sub(32, 0)})"
+    )
+    text = module_text([caller, *phase.code.producer("fill")])
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3)(compile_function(caller.name, text))
+    launch = phase.launch([D.evaluate(d, {}) for d in phase.dims])
+    params = np.array(launch.params, np.int64)
+    panel = np.full((count + 1, 32), np.nan, np.float32)
+    arrays = [image, kernel.constants[1], bias, panel, panel]
+    operands = np.array([a.ctypes.data for a in arrays], np.int64)
+    call(params.ctypes.data, operands.ctypes.data, first, count, 0)
+    close(panel[:count, :20], expected[first : first + count])
+    assert np.isnan(panel[count]).all() and np.isnan(panel[:, 20:]).all()
