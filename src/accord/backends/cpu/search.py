@@ -14,19 +14,17 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.sorting import COUNTS, call_sort, key_dtype, order_key, scratch_bytes, sort_function
+from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, key_dtype, order_key, scratch_bytes, sort_function
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
-__all__ = ["SLACK", "any_lane", "append_vector", "each_lane", "top_k_phase", "top_k_workspace"]
+__all__ = ["any_lane", "append_vector", "each_lane", "top_k_phase", "top_k_workspace"]
 
 #: Elements that the buffer holds beside twice k.
 _ROOM = 128
-#: Elements after a buffer that a vector store may touch.
-SLACK = 64
 TASK_ELEMENTS = 16384
 
 
