@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernel_harness import empty_like, laid_out, run_node, view_of
+from kernel_harness import empty_like, laid_out, layouts, run_node, values, view_of
 
 from accord.backends.cpu.depthwise import DepthwiseCode
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
@@ -25,16 +25,6 @@ SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[Healt
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11, "float16": 4e-3}
 
 
-def values(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-    """The same values for the same shape, so that an example that failed can be repeated."""
-    dtype = np.dtype(dtype)
-    rng = np.random.default_rng(shape)
-    if dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
-    return rng.standard_normal(shape).astype(dtype)
-
-
 def close(found: np.ndarray, expected: np.ndarray, dtype: str = "float32") -> None:
     assert found.shape == expected.shape
     if np.dtype(dtype).kind in "iu":
@@ -48,15 +38,6 @@ def convolution(x: tuple[int, ...], constants: dict[str, np.ndarray], **attribut
     """A model of one Conv of "x" and its constant weights."""
     inputs = {"x": (np.float32, x)}
     return model([node("Conv", ["x", *constants], ["y"], **attributes)], inputs, ["y"], constants)
-
-
-@st.composite
-def layouts(draw, rank: int):
-    """An order of axes and gaps after each: mostly channels-last."""
-    last = (0, *range(2, rank), 1)
-    order = draw(st.sampled_from([last, last, last, tuple(range(rank))]) | st.permutations(range(rank)).map(tuple))
-    gaps = draw(st.just(()) | st.tuples(*[st.integers(0, 2)] * rank))
-    return order, gaps
 
 
 @st.composite

@@ -1,0 +1,209 @@
+"""Resampling of images: Resize, padding by copies of the border, and sampling at given places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from accord.backends.cpu.epilogue import epilogue_of
+from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.windows import channels_last_arrangement
+from accord.backends.cpu.images import accumulator, final_expr, following
+from accord.backends.cpu.resample import Space, resample_phase
+from accord.backends.cpu.taptables import Positions, Taps, table_bytes, table_phase, tap_count
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel, NodeView
+from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, call, cast, operand
+from accord.expr.primitives import max_, min_
+from accord.ir import dims as D
+from accord.ir.dims import DimLike, Shape
+from accord.ir.patch import Reason
+from accord.ir.strides import Access
+from accord.ops.shapes.windows import scaled
+
+__all__ = ["resample_space", "resize"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """An axis that is resampled."""
+
+    axis: int
+    source: DimLike
+    target: DimLike
+    positions: Positions
+    shift: DimLike = 0
+
+
+def resample_space(shape: Shape, source: Access, output: Access, resampled: Sequence[int]) -> Space:
+    """Lanes along a kept axis whose elements follow each other in the output, and in the source if one is like that."""
+    kept = [a for a in range(len(shape)) if a not in resampled and shape[a] != 1]
+    lanes = [a for a in kept if output.strides[a] == 1]
+    lane = next((a for a in lanes if source.strides[a] == 1), lanes[0] if lanes else None)
+    outer = tuple(a for a in kept if a != lane)
+    # the output's rows are written in the order in which they lie, where that is known
+    return Space(lane, outer, tuple(resampled))
+
+
+@arranges("Resize")
+def arrange_resize(view: NodeView) -> Arrangement:
+    """Channels-last."""
+    return channels_last_arrangement(view)
+
+
+@selects("Resize")
+def resize(view: NodeView) -> Kernel | Reason:
+    """Resize by known scales or to sizes, along any axes; nearest, linear or cubic, with tables of taps."""
+    x, out = view.tensor(0).shape, view.output().shape
+    if x is None or out is None:
+        return Reason("the rank is not known")
+    if view.opset < 11:
+        return Reason("an old version")
+    axes = _resized_axes(view, x)
+    if isinstance(axes, Reason):
+        return axes
+    mode = str(view.attr("mode", "nearest"))
+    crops = view.attr("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    taps = Taps(
+        mode,
+        str(view.attr("nearest_mode", "round_prefer_floor")),
+        float(view.attr("cubic_coeff_a", -0.75)),
+        bool(view.attr("antialias", 0)) and mode != "nearest",
+        bool(view.attr("exclude_outside", 0)) and mode != "nearest",
+        crops,
+    )
+    fill = float(view.attr("extrapolation_value", 0.0)) if crops else None
+    return _resampled(view, axes, taps, fill)
+
+
+def _resized_axes(view: NodeView, x: Shape) -> list[_Axis] | Reason:
+    """The axes along which the size or the scale changes."""
+    rank = len(x)
+    listed = view.attr("axes")
+    where = [view.axis(a, rank) for a in listed] if listed is not None else list(range(rank))
+    mode = str(view.attr("coordinate_transformation_mode", "half_pixel"))
+    crops = mode == "tf_crop_and_resize"
+    regions = [(Fraction(0), Fraction(1))] * len(where)
+    if crops:
+        bounds = _constants(view, 1)
+        if bounds is None or len(bounds) != 2 * len(where):
+            return Reason("the region of interest is only known at run time")
+        regions = [(Fraction(a), Fraction(b)) for a, b in zip(bounds[: len(where)], bounds[len(where) :], strict=True)]
+    found: list[_Axis] = []
+    scales = _constants(view, 2)
+    if scales is not None and scales:
+        for axis, scale, (start, end) in zip(where, scales, regions, strict=True):
+            target = scaled(x[axis], scale, float(end - start))
+            if target is None or not 0 < scale < math.inf:
+                return Reason(f"axis {axis} of size {x[axis]} times {scale} is only known at run time")
+            found.append(_Axis(axis, x[axis], target, Positions(mode, Fraction(scale), start, end)))
+    else:
+        sizes = view.tensor(3).elements() if view.has(3) else None
+        if not sizes or len(sizes) != len(where):
+            return Reason("scales and sizes are only known at run time")
+        policy = view.attr("keep_aspect_ratio_policy", "stretch")
+        common = None
+        if policy != "stretch":
+            picked = [x[a] for a in where]
+            if not (D.is_known(sizes) and D.is_known(picked)) or 0 in picked:
+                return Reason("keeping the aspect ratio of sizes that are only known at run time")
+            ratios = [Fraction(int(s), int(d)) for s, d in zip(sizes, picked, strict=True)]
+            common = min(ratios) if policy == "not_larger" else max(ratios)
+            sizes = tuple(math.floor(common * int(d) + Fraction(1, 2)) for d in picked)
+        for axis, size, (start, end) in zip(where, sizes, regions, strict=True):
+            found.append(_Axis(axis, x[axis], size, Positions(mode, common, start, end)))
+    changed = [a for a in found if crops or a.target != a.source or a.positions.scale not in (None, 1)]
+    return sorted(changed or found[-1:], key=lambda a: a.axis)
+
+
+def _constants(view: NodeView, index: int) -> list[float] | None:
+    """The elements of a constant vector of floats."""
+    fact = view.tensor(index)
+    if not view.has(index):
+        return None
+    if fact.is_const:
+        return [float(v) for v in np.asarray(fact.numpy()).reshape(-1).tolist()]
+    if fact.data is not None and D.is_known(fact.data):
+        return [float(v) for v in fact.data]
+    return None
+
+
+def _resampled(view: NodeView, axes: Sequence[_Axis], taps: Taps, fill: float | int | None) -> Kernel | Reason:
+    """The kernel of a node whose axes ``axes`` are resampled in the same way."""
+    out = view.output().shape
+    assert out is not None
+    dtype = _element(view, taps, fill)
+    if isinstance(dtype, Reason):
+        return dtype
+    acc, final = dtype, None
+    if taps.weighted:
+        acc = accumulator(dtype) if dtype in FLOATS else "f64"
+    value = _stored(acc, dtype)
+    epilogue = epilogue_of(view)
+    final = following(final_expr(epilogue, dtype), value)
+    counts = [tap_count(taps, a.positions, a.source, a.target) for a in axes]
+    sizes = [v for a, c in zip(axes, counts, strict=True) for v in (a.target, c)]
+    space = resample_space(out, view.access(0), view.output_access(), [a.axis for a in axes])
+    extras = len(epilogue.extras)
+    workspace = 2 + extras
+    tables = [
+        table_phase(taps, a.positions, acc if taps.weighted else "f32", k, sizes, a.source, workspace, a.shift)
+        for k, a in enumerate(axes)
+    ]
+    main = resample_phase(
+        out,
+        space,
+        [(taps.count, c) for c in counts],
+        (dtype, view.access(0)),
+        view.output_access(),
+        acc,
+        taps.weighted,
+        final,
+        epilogue,
+        tuple(range(extras + 3)),
+        _fill(fill, acc),
+    )
+    room: DimLike = 0
+    for a, c in zip(axes, counts, strict=True):
+        room = room + table_bytes(a.target, c)
+    return NativeKernel(
+        f"{view.node.op_type} {taps.kind} {dtype}",
+        (*tables, main),
+        (0,),
+        workspace=room,
+        flops=2 * D.product((*out, *counts)) if taps.weighted else 0,
+    )
+
+
+def _element(view: NodeView, taps: Taps, fill: float | int | None) -> str | Reason:
+    """The type in which elements are read: the tensor's own, or where they are only copied one of the same size."""
+    found = known(view.tensor(0), "the input")
+    if not isinstance(found, Reason):
+        if taps.weighted and found[1] == "bool":
+            return Reason("truth values are not interpolated")
+        return found[1]
+    dtype = view.tensor(0).dtype
+    size = 0 if dtype is None or dtype.name == "STRING" else int(dtype.numpy().itemsize) * 8
+    if taps.weighted or fill is not None or size not in (8, 16, 32, 64):
+        return found
+    return f"u{size}"
+
+
+def _fill(value: float | int | None, acc: str) -> float | int | None:
+    if value is None or acc in FLOATS:
+        return value
+    return bool(value) if acc == "bool" else int(value)
+
+
+def _stored(acc: str, dtype: str) -> Expr:
+    """A sum of type ``acc`` as ``dtype``: integers are rounded, halves to even, and limited to their range."""
+    total = operand(0, acc)
+    if acc == dtype or dtype not in INTS:
+        return cast(total, dtype)
+    size = bits(dtype)
+    low = -(2 ** (size - 1)) if dtype in SIGNED else 0
+    high = low + 2**size - 1
+    return cast(max_(min_(call("round", total), float(high)), float(low)), dtype)
