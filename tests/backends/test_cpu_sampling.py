@@ -126,3 +126,41 @@ def test_resize_with_an_epilogue(mode):
         sizes={"n": 2, "h": 6, "w": 7},
     )
     close(out, plain * scale + residual, "float32")
+
+
+@SETTINGS
+@given(st.data())
+def test_grid_sample(data):
+    rank = data.draw(st.sampled_from([1, 2, 2, 3]))
+    dtype = data.draw(st.sampled_from(["float32", "float32", "float64", "float16", "int32", "uint8"]))
+    batch = data.draw(st.integers(1, 2))
+    sizes = tuple(data.draw(st.sampled_from([1, 2, 5, 9])) for _ in range(rank))
+    positions = tuple(data.draw(st.sampled_from([1, 3, 8, 11])) for _ in range(rank))
+    x = values((batch, data.draw(st.sampled_from([1, 3, 16, 20])), *sizes), dtype)
+    if dtype == "int32":
+        x //= 1000
+    kind = data.draw(st.sampled_from(["float32", "float32", "float64"]))
+    grid = (values((batch, *positions, rank), kind) * data.draw(st.sampled_from([0.5, 1, 3]))).astype(kind)
+    if data.draw(st.booleans()):  # exact places, and none
+        grid = np.round(grid * 4) / 4
+        grid[values(grid.shape) > 2] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf, 1e30]))
+    attributes = {
+        "mode": data.draw(st.sampled_from(["nearest", "linear", "cubic"])),
+        "padding_mode": data.draw(st.sampled_from(["zeros", "border", "reflection"])),
+        "align_corners": data.draw(st.integers(0, 1)),
+    }
+    declared = [f"d{i}" if data.draw(st.booleans()) else n for i, n in enumerate(x.shape)]
+    proto = model(
+        [node("GridSample", ["x", "g"], ["y"], **attributes)],
+        {"x": (dtype, [batch, *declared[1:]]), "g": (kind, grid.shape)},
+        ["y"],
+    )
+    expected = evaluate(proto, {"x": x, "g": grid})[0]
+    out = empty_like(expected.shape, dtype, *data.draw(layouts(rank + 2)))
+    feeds = {"x": laid_out(x, *data.draw(layouts(rank + 2))), "g": laid_out(grid, *data.draw(layouts(rank + 2)))}
+    run_node(proto, feeds, [out], sizes={f"d{i}": n for i, n in enumerate(x.shape)}, seed=rank)
+    if np.dtype(dtype).kind in "iu":  # truncated after sums in another order
+        limit = 0 if attributes["mode"] == "nearest" else 1
+        assert np.abs(out.astype(np.int64) - expected.astype(np.int64)).max(initial=0) <= limit
+    else:
+        close(out, expected, dtype, loose=8)

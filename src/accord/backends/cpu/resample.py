@@ -25,7 +25,7 @@ from accord.expr.math import expand
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
-__all__ = ["ResampleCode", "Space", "resample_phase"]
+__all__ = ["ResampleCode", "ResampleWriter", "Space", "resample_code", "resample_phase"]
 
 #: Taps of a pixel up to which code is written for each.
 _UNROLLED = 16
@@ -91,7 +91,7 @@ class ResampleCode(KernelCode):
 
     def module(self, name: str) -> str:
         """LLVM text."""
-        return _Writer(self).write(name)
+        return ResampleWriter(self).write(name)
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class _Table:
     count: str
 
 
-class _Writer:
+class ResampleWriter:
     """Parameters: pixels, pixels of a task, lanes, outer extents, resampled extents; for each resampled axis the taps
     of a position and the byte offsets of indices and weights; then source, extras and output.
     """
@@ -116,18 +116,22 @@ class _Writer:
         self.unrolled = 0 < total <= _UNROLLED
 
     def write(self, name: str) -> str:
+        """The kernel's module."""
         code, b = self.code, Builder(name)
         self.b = b
         params = Params(b)
-        rank = len(code.taps)
         pixels, size, self.lanes = params.take(3)
-        extents = params.take(code.outer + rank)
-        layout = [params.take(3) for _ in range(rank)]
-        axes = 1 + code.outer + rank
+        extents = params.take(code.outer + len(code.taps))
+        layout = self.layout(params)
+        axes = 1 + len(extents)
         self.source = Image(b, code.source, b.operand(0), params, axes)
-        self.extras = [Image(b, p, b.operand(1 + i), params, axes) for i, p in enumerate(code.extras)]
-        self.output = Image(b, code.output, b.operand(1 + len(code.extras)), params, axes)
-        memory = b.operand(2 + len(code.extras))
+        index = self.further(params, 1)
+        self.extras = []
+        for pattern in code.extras:
+            self.extras.append(Image(b, pattern, b.operand(index), params, axes))
+            index += 1
+        self.output = Image(b, code.output, b.operand(index), params, axes)
+        memory = b.operand(index + 1)
         self.tables = []
         for count, *places in layout:
             indices, weights = (b.op(f"getelementptr i8, ptr {memory}, i64 {at}") for at in places)
@@ -144,13 +148,26 @@ class _Writer:
                 position: list[str] = []
                 rest = row
                 for extent in reversed(extents[:-1]):
-                    rest, index = b.divmod(rest, extent)
-                    position.append(index)
+                    rest, here = b.divmod(rest, extent)
+                    position.append(here)
                 position.reverse()
-                self._row(position, first, last)
+                self.row(position, first, last)
         return b.module()
 
-    def _row(self, position: Sequence[str], first: str, last: str) -> None:
+    def layout(self, params: Params) -> list[list[str]]:
+        """For each resampled axis the taps of a position and the byte offsets of its indices and weights."""
+        return [params.take(3) for _ in self.code.taps]
+
+    def further(self, params: Params, index: int) -> int:
+        """Read what comes after the source, from operand ``index`` on; the operand after the last one taken."""
+        del params
+        return index
+
+    def row(self, position: Sequence[str], first: str, last: str) -> None:
+        """Write the pixels ``first`` to ``last`` of a row.
+
+        ``position`` is along the outer axes and all resampled ones but the last.
+        """
         b, outer, rank = self.b, self.code.outer, len(self.code.taps)
         base = self.source.at([(1 + a, p) for a, p in enumerate(position[:outer])])
         places = [(1 + a, p) for a, p in enumerate(position)]
@@ -158,38 +175,30 @@ class _Writer:
         extras = [e.at(places) for e in self.extras]
         inner = outer + rank
         above = position[outer:]
-        inside = self._inside(list(zip(range(rank - 1), above, strict=True)))
+        inside = self.inside(list(zip(range(rank - 1), above, strict=True)))
         known = [(base, "")]
         if self.unrolled:
             for a, p in enumerate(above):
-                known = self._taken(known, a, p)
+                known = self.taken(known, a, p)
         with b.loop(first, last) as x:
             here = [(e, e.at([(inner, x)], at)) for e, at in zip(self.extras, extras, strict=True)]
             target = self.output.at([(inner, x)], output)
-            if self.code.fill is None:
-                self._pixel(known, [*above, x], here, target)
-                return
-            valid = self._inside([(rank - 1, x)])
+            valid = self.inside([(rank - 1, x)])
             if inside is not None and valid is not None:
                 valid = b.op(f"and i1 {inside}, {valid}")
-            assert valid is not None
-            b.branch(
-                valid,
-                functools.partial(self._pixel, known, [*above, x], here, target),
-                functools.partial(self._filled, here, target),
-            )
+            self.pixel(valid, known, [*above, x], here, target)
 
-    def _inside(self, positions: Sequence[tuple[int, str]]) -> str | None:
+    def inside(self, positions: Sequence[tuple[int, str]]) -> str | None:
         """Whether positions along axes are inside the source; None where there are none, or all are."""
         b = self.b
         valid = None
         for a, p in positions if self.code.fill is not None else ():
-            index = b.op(f"load i64, ptr {b.address(self.tables[a].indices, 'i64', self._place(a, p))}")
+            index = b.op(f"load i64, ptr {b.address(self.tables[a].indices, 'i64', self.place(a, p))}")
             here = b.compare("sge", index, 0)
             valid = here if valid is None else b.op(f"and i1 {valid}, {here}")
         return valid
 
-    def _place(self, axis: int, position: str, tap: str | int = 0) -> str:
+    def place(self, axis: int, position: str, tap: str | int = 0) -> str:
         """Where in its table a tap of a position is."""
         count: str | int = self.code.taps[axis] or self.tables[axis].count
         return self.b.add(self.b.mul(position, count), tap)
@@ -205,12 +214,39 @@ class _Writer:
         share = b.op(f"load {acc}, ptr {b.address(table.weights, self.code.acc, place)}")
         return address, b.op(f"fmul {acc} {weight}, {share}") if weight else share
 
-    def _taken(self, known: Sequence[tuple[str, str]], axis: int, position: str) -> list[tuple[str, str]]:
+    def taken(self, known: Sequence[tuple[str, str]], axis: int, position: str) -> list[tuple[str, str]]:
         """All taps of ``known`` and one more axis."""
         count = self.code.taps[axis]
-        return [self._tap(k, axis, self._place(axis, position, t)) for k in known for t in range(count)]
+        return [self._tap(k, axis, self.place(axis, position, t)) for k in known for t in range(count)]
 
-    def _pixel(
+    def pixel(
+        self,
+        valid: str | None,
+        known: Sequence[tuple[str, str]],
+        position: Sequence[str],
+        extras: Sequence[tuple[Image, str]],
+        target: str,
+    ) -> None:
+        """Write one pixel.
+
+        Args:
+            valid: Whether it is inside, an i1; None: it is.
+            known: Addresses and weights after the axes that are already taken: all but the last one where taps are
+                unrolled, else none.
+            position: Along each resampled axis, as the tables count it.
+            extras: Operands of the epilogue and their addresses.
+            target: Address of the output.
+        """
+        if valid is None:
+            self._summed_up(known, position, extras, target)
+            return
+        self.b.branch(
+            valid,
+            functools.partial(self._summed_up, known, position, extras, target),
+            functools.partial(self._filled, extras, target),
+        )
+
+    def _summed_up(
         self,
         known: Sequence[tuple[str, str]],
         position: Sequence[str],
@@ -223,7 +259,7 @@ class _Writer:
             for group in channel_blocks(b, self.width, self.lanes, code.cut, groups=groups):
                 self._store(group, self._summed(known[0], position, group), extras, target)
             return
-        taken = self._taken(known, len(code.taps) - 1, position[-1])
+        taken = self.taken(known, len(code.taps) - 1, position[-1])
         # spread before the loops over channels
         wide = [Printer(b, self.width).splat(code.acc, w, self.width) if w else "" for _, w in taken]
         for group in channel_blocks(b, self.width, self.lanes, code.cut, groups=groups):
@@ -253,7 +289,7 @@ class _Writer:
             table = self.tables[axis]
             carried = tuple((type_, s) for s in sums)
             with b.loop_carrying(0, code.taps[axis] or table.count, 1, carried) as (t, inside, following):
-                tap = self._tap(known, axis, self._place(axis, position[axis], t))
+                tap = self._tap(known, axis, self.place(axis, position[axis], t))
                 following.extend(nested(axis + 1, tap, inside))
             return following
 
@@ -290,6 +326,29 @@ class _Writer:
             lanes.store(output.dtype, output.channel, result, target, output.strides[0])
 
 
+def resample_code(
+    out: Shape,
+    space: Space,
+    taps: Sequence[int],
+    source: tuple[str, Access],
+    output: Access,
+    acc: str,
+    weighted: bool,
+    final: Expr,
+    epilogue: Epilogue,
+    fill: float | int | None,
+) -> ResampleCode:
+    """The code of :func:`resample_phase`, whose arguments these are."""
+    channels = 1 if space.lane is None else out[space.lane]
+    width = machine().width(max(bits(acc), 8)) if space.lane is not None else 1
+    own, target = (pattern_of(t, space.access(a), 0) for t, a in (source, (final.dtype, output)))
+    extras = tuple(pattern_of(e.dtype, space.access(e.access), 0) for e in epilogue.extras)
+    cut = cut_of(channels, width, [own, target, *extras])
+    if space.lane is None:
+        cut = Cut(False, "single")
+    return ResampleCode(len(space.outer), tuple(taps), weighted, acc, fill, cut, own, extras, target, final)
+
+
 def resample_phase(
     out: Shape,
     space: Space,
@@ -318,16 +377,8 @@ def resample_phase(
         operands: Source, extras, output, tables.
         fill: What stands outside; None if nothing is.
     """
+    code = resample_code(out, space, [c for c, _ in counts], source, output, acc, weighted, final, epilogue, fill)
     channels = 1 if space.lane is None else out[space.lane]
-    width = machine().width(max(bits(acc), 8)) if space.lane is not None else 1
-    own, target = (pattern_of(t, space.access(a), 0) for t, a in (source, (final.dtype, output)))
-    extras = tuple(pattern_of(e.dtype, space.access(e.access), 0) for e in epilogue.extras)
-    cut = cut_of(channels, width, [own, target, *extras])
-    if space.lane is None:
-        cut = Cut(False, "single")
-    code = ResampleCode(
-        len(space.outer), tuple(c for c, _ in counts), weighted, acc, fill, cut, own, extras, target, final
-    )
     rank = len(space.resampled)
     dims: list[DimLike] = [channels, *(out[a] for a in (*space.outer, *space.resampled))]
     dims += [count for _, count in counts]

@@ -12,8 +12,9 @@ import numpy as np
 from accord.backends.cpu.epilogue import epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement
+from accord.backends.cpu.gridsample import Grid, grid_bytes, grid_phase
 from accord.backends.cpu.images import accumulator, final_expr, following
-from accord.backends.cpu.resample import Space, resample_phase
+from accord.backends.cpu.resample import Space, resample_code, resample_phase
 from accord.backends.cpu.taptables import Positions, Taps, table_bytes, table_phase, tap_count
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, NodeView
 from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, call, cast, operand
@@ -38,13 +39,17 @@ class _Axis:
     shift: DimLike = 0
 
 
-def resample_space(shape: Shape, source: Access, output: Access, resampled: Sequence[int]) -> Space:
-    """Lanes along a kept axis whose elements follow each other in the output, and in the source if one is like that."""
+def resample_space(
+    shape: Shape, source: Access, output: Access, resampled: Sequence[int], *, channels: bool = False
+) -> Space:
+    """Lanes along a kept axis whose elements follow each other in the output, and in the source if one is like that.
+
+    With ``channels`` that can only be axis 1.
+    """
     kept = [a for a in range(len(shape)) if a not in resampled and shape[a] != 1]
-    lanes = [a for a in kept if output.strides[a] == 1]
+    lanes = [a for a in kept if output.strides[a] == 1 and (a == 1 or not channels)]
     lane = next((a for a in lanes if source.strides[a] == 1), lanes[0] if lanes else None)
     outer = tuple(a for a in kept if a != lane)
-    # the output's rows are written in the order in which they lie, where that is known
     return Space(lane, outer, tuple(resampled))
 
 
@@ -207,3 +212,57 @@ def _stored(acc: str, dtype: str) -> Expr:
     low = -(2 ** (size - 1)) if dtype in SIGNED else 0
     high = low + 2**size - 1
     return cast(max_(min_(call("round", total), float(high)), float(low)), dtype)
+
+
+@arranges("GridSample")
+def arrange_grid_sample(view: NodeView) -> Arrangement:
+    """The image and the result are channels-last; the grid lies as it will."""
+    return channels_last_arrangement(view)
+
+
+@selects("GridSample")
+def grid_sample(view: NodeView) -> Kernel | Reason:
+    """Sampling of images with any number of axes at positions of a grid."""
+    found, places = known(view.tensor(0), "the input"), known(view.tensor(1), "the grid")
+    out = view.output().shape
+    for f in (found, places):
+        if isinstance(f, Reason):
+            return f
+    assert not isinstance(found, Reason) and not isinstance(places, Reason)
+    (x, dtype), (shape, positions) = found, places
+    if out is None or positions not in FLOATS or dtype == "bool" or len(x) < 3 or len(shape) != len(x):
+        return Reason("only images of numbers, and a grid of floats for each")
+    modes = {"bilinear": "linear", "bicubic": "cubic"}
+    mode = str(view.attr("mode", "linear"))
+    grid = Grid(modes.get(mode, mode), str(view.attr("padding_mode", "zeros")), bool(view.attr("align_corners", 0)))
+    acc = dtype
+    if grid.weighted:
+        acc = accumulator(dtype) if dtype in FLOATS else "f64"
+    rank = len(x) - 2
+    epilogue = epilogue_of(view)
+    final = following(final_expr(epilogue, dtype), cast(operand(0, acc), dtype))
+    source, output = view.access(0), view.output_access()
+    space = resample_space(out, source, output, range(2, rank + 2), channels=True)
+    fill = None if grid.fill is None else _fill(grid.fill, acc)
+    taps = [grid.taps] * rank
+    body = resample_code(out, space, taps, (dtype, source), output, acc, grid.weighted, final, epilogue, fill)
+    own = view.access(1)
+    phase = grid_phase(
+        out,
+        space,
+        body,
+        grid,
+        x[2:],
+        source,
+        (positions, Access((own.strides[0], 0, *own.strides[1:-1]), own.offset), own.strides[-1]),
+        [e.access for e in epilogue.extras],
+        output,
+        tuple(range(4 + len(epilogue.extras))),
+    )
+    return NativeKernel(
+        f"GridSample {grid.mode} {dtype}",
+        (phase,),
+        (0, 1),
+        workspace=grid_bytes(rank, grid),
+        flops=2 * D.product(out) * grid.taps**rank,
+    )
