@@ -164,3 +164,122 @@ def test_grid_sample(data):
         assert np.abs(out.astype(np.int64) - expected.astype(np.int64)).max(initial=0) <= limit
     else:
         close(out, expected, dtype, loose=8)
+
+
+@SETTINGS
+@given(st.data())
+def test_regions(data):
+    dtype = data.draw(st.sampled_from(["float32", "float32", "float64", "float16"]))
+    pooled = data.draw(st.booleans())
+    images, channels = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 3, 16, 70]))
+    x = values((images, channels, data.draw(st.sampled_from([1, 2, 9])), data.draw(st.sampled_from([1, 2, 13]))), dtype)
+    count = data.draw(st.integers(1, 4))
+    scale = data.draw(st.sampled_from([0.25, 1.0]))
+    corners = values((count, 4), dtype) * 3 / scale
+    sizes = np.abs(values((count, 2), dtype)) * 6 / scale
+    boxes = np.concatenate([corners[:, :2], corners[:, :2] + sizes], 1).astype(dtype)
+    if data.draw(st.booleans()):
+        boxes = np.round(boxes)
+    if data.draw(st.booleans()):
+        boxes[0, 2:] = boxes[0, :2] - 1  # the wrong way around
+    number = np.arange(count) % images
+    if pooled:
+        boxes = np.concatenate([number[:, np.newaxis].astype(dtype), boxes], 1)
+        shape = [data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))]
+        built = node("MaxRoiPool", ["x", "r"], ["y"], pooled_shape=shape, spatial_scale=scale)
+        feeds = {"x": x, "r": boxes}
+    else:
+        attributes = {
+            "mode": data.draw(st.sampled_from(["avg", "max"])),
+            "output_height": data.draw(st.integers(1, 4)),
+            "output_width": data.draw(st.integers(1, 4)),
+            "sampling_ratio": data.draw(st.integers(0, 3)),
+            "coordinate_transformation_mode": data.draw(st.sampled_from(["half_pixel", "output_half_pixel"])),
+        }
+        built = node("RoiAlign", ["x", "r", "b"], ["y"], spatial_scale=scale, **attributes)
+        feeds = {"x": x, "r": boxes, "b": number}
+    proto = model([built], {n: (a.dtype, a.shape) for n, a in feeds.items()}, ["y"])
+    expected = evaluate(proto, feeds)[0]
+    out = empty_like(expected.shape, dtype, *data.draw(layouts(4)))
+    run_node(proto, {**feeds, "x": laid_out(x, *data.draw(layouts(4)))}, [out])
+    close(out, expected, dtype, loose=4)
+
+
+def test_a_region_of_no_image_is_refused():
+    proto = model(
+        [node("RoiAlign", ["x", "r", "b"], ["y"], output_height=2, output_width=2)],
+        {"x": (np.float32, (2, 3, 4, 4)), "r": (np.float32, (1, 4)), "b": (np.int64, (1,))},
+        ["y"],
+    )
+    feeds = {"x": values((2, 3, 4, 4)), "r": np.array([[0, 0, 2, 2]], np.float32)}
+    run_node(proto, {**feeds, "b": np.array([1])}, [empty_like((1, 3, 2, 2), np.float32)])
+    for number, box in ((2, [0, 0, 2, 2]), (-1, [0, 0, 2, 2]), (0, [0, 0, np.inf, 2]), (0, [np.nan, 0, 2, 2])):
+        wrong = {**feeds, "r": np.array([box], np.float32), "b": np.array([number])}
+        with pytest.raises(IndexError):
+            run_node(proto, wrong, [empty_like((1, 3, 2, 2), np.float32)])
+
+
+@SETTINGS
+@given(st.data())
+def test_padding_by_copies(data):
+    rank = data.draw(st.integers(1, 4))
+    shape = tuple(data.draw(st.sampled_from([1, 2, 5, 8, 17])) for _ in range(rank))
+    axes = sorted(data.draw(st.permutations(range(rank)))[: data.draw(st.integers(1, rank))])
+    pads = [data.draw(st.integers(-min(2, (shape[a] - 1) // 2), 6)) for a in (*axes, *axes)]
+    dtype = data.draw(st.sampled_from(["float32", "float16", "int8", "int64", "bool"]))
+    mode = data.draw(st.sampled_from(["edge", "reflect", "wrap"]))
+    declared = [f"d{i}" if data.draw(st.booleans()) else n for i, n in enumerate(shape)]
+    proto = model(
+        [node("Pad", ["x", "p", "", "a"], ["y"], mode=mode)],
+        {"x": (dtype, declared)},
+        ["y"],
+        {"p": np.array(pads, np.int64), "a": np.array(axes, np.int64)},
+    )
+    x = values(shape, dtype)
+    expected = evaluate(proto, {"x": x})[0]
+    out = empty_like(expected.shape, dtype, *data.draw(layouts(rank)))
+    feeds = {"x": laid_out(x, *data.draw(layouts(rank)))}
+    run_node(proto, feeds, [out], sizes={f"d{i}": n for i, n in enumerate(shape)})
+    close(out, expected, dtype)
+
+
+@SETTINGS
+@given(st.data())
+def test_center_crop_pad(data):
+    rank = data.draw(st.integers(1, 4))
+    shape = tuple(data.draw(st.sampled_from([1, 2, 5, 8, 17])) for _ in range(rank))
+    axes = data.draw(st.permutations(range(rank)))[: data.draw(st.integers(1, rank))]
+    sizes = [data.draw(st.integers(1, 20)) for _ in axes]
+    dtype = data.draw(st.sampled_from(["float32", "float16", "int8", "int64", "bool"]))
+    declared = [f"d{i}" if data.draw(st.booleans()) else n for i, n in enumerate(shape)]
+    proto = model(
+        [node("CenterCropPad", ["x", "s"], ["y"], axes=axes)],
+        {"x": (dtype, declared)},
+        ["y"],
+        {"s": np.array(sizes, np.int64)},
+    )
+    x = values(shape, dtype)
+    expected = evaluate(proto, {"x": x})[0]
+    out = empty_like(expected.shape, dtype, *data.draw(layouts(rank)))
+    feeds = {"x": laid_out(x, *data.draw(layouts(rank)))}
+    run_node(proto, feeds, [out], sizes={f"d{i}": n for i, n in enumerate(shape)})
+    close(out, expected, dtype)
+
+
+@SETTINGS
+@given(st.data())
+def test_affine_grid(data):
+    rank = data.draw(st.sampled_from([2, 3]))
+    size = [data.draw(st.integers(1, 3)), 2, *(data.draw(st.sampled_from([1, 2, 7, 19])) for _ in range(rank))]
+    dtype = data.draw(st.sampled_from(["float32", "float64", "float16"]))
+    theta = values((size[0], rank, rank + 1), dtype)
+    proto = model(
+        [node("AffineGrid", ["t", "s"], ["y"], align_corners=data.draw(st.integers(0, 1)))],
+        {"t": (dtype, theta.shape)},
+        ["y"],
+        {"s": np.array(size, np.int64)},
+    )
+    expected = evaluate(proto, {"t": theta})[0]
+    out = empty_like(expected.shape, dtype, *data.draw(layouts(rank + 2)))
+    run_node(proto, {"t": laid_out(theta, *data.draw(layouts(3)))}, [out])
+    close(out, expected, dtype)

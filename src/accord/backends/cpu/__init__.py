@@ -18,10 +18,25 @@ class CpuBackend(Backend):
 
     def select(self, view: NodeView) -> Kernel | Reason:
         """A generated kernel, a view, or why not."""
-        from accord.backends.cpu.families import contractions, elementwise, movements, reductions, sampling, windows
+        from accord.backends.cpu.families import (
+            contractions,
+            elementwise,
+            movements,
+            reductions,
+            regions,
+            sampling,
+            windows,
+        )
         from accord.backends.cpu.families.table import SELECTORS
 
-        del contractions, elementwise, reductions, sampling, windows  # importing a family registers its operators
+        del (
+            contractions,
+            elementwise,
+            reductions,
+            regions,
+            sampling,
+            windows,
+        )  # importing a family registers its operators
         early = movements.integers(view)
         if early is not None:
             return early
@@ -32,10 +47,10 @@ class CpuBackend(Backend):
 
     def arrange(self, view: NodeView) -> Arrangement:
         """What the operator's family asks for; row-major where it asks for nothing."""
-        from accord.backends.cpu.families import sampling, windows
+        from accord.backends.cpu.families import regions, sampling, windows
         from accord.backends.cpu.families.table import ARRANGERS
 
-        del sampling, windows  # importing a family registers its operators
+        del regions, sampling, windows  # importing a family registers its operators
         arranger = ARRANGERS.get((view.node.domain, view.node.op_type))
         return Arrangement() if arranger is None else arranger(view)
 

@@ -9,7 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from accord.backends.cpu.epilogue import epilogue_of
+from accord.backends.cpu.affine import affine_phase
+from accord.backends.cpu.epilogue import RootView, epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement
 from accord.backends.cpu.gridsample import Grid, grid_bytes, grid_phase
@@ -25,7 +26,7 @@ from accord.ir.patch import Reason
 from accord.ir.strides import Access
 from accord.ops.shapes.windows import scaled
 
-__all__ = ["resample_space", "resize"]
+__all__ = ["resample_space", "resize", "sampled_pad"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +137,15 @@ def _constants(view: NodeView, index: int) -> list[float] | None:
     return None
 
 
-def _resampled(view: NodeView, axes: Sequence[_Axis], taps: Taps, fill: float | int | None) -> Kernel | Reason:
-    """The kernel of a node whose axes ``axes`` are resampled in the same way."""
+def _resampled(
+    view: NodeView, axes: Sequence[_Axis], taps: Taps, fill: float | int | None, source: Access | None = None
+) -> Kernel | Reason:
+    """The kernel of a node whose axes ``axes`` are resampled in the same way.
+
+    ``source`` is how the part of the input that counts lies, by default all of it.
+    """
+    if source is None:
+        source = view.access(0)
     out = view.output().shape
     assert out is not None
     dtype = _element(view, taps, fill)
@@ -151,7 +159,7 @@ def _resampled(view: NodeView, axes: Sequence[_Axis], taps: Taps, fill: float | 
     final = following(final_expr(epilogue, dtype), value)
     counts = [tap_count(taps, a.positions, a.source, a.target) for a in axes]
     sizes = [v for a, c in zip(axes, counts, strict=True) for v in (a.target, c)]
-    space = resample_space(out, view.access(0), view.output_access(), [a.axis for a in axes])
+    space = resample_space(out, source, view.output_access(), [a.axis for a in axes])
     extras = len(epilogue.extras)
     workspace = 2 + extras
     tables = [
@@ -162,7 +170,7 @@ def _resampled(view: NodeView, axes: Sequence[_Axis], taps: Taps, fill: float | 
         out,
         space,
         [(taps.count, c) for c in counts],
-        (dtype, view.access(0)),
+        (dtype, source),
         view.output_access(),
         acc,
         taps.weighted,
@@ -266,3 +274,72 @@ def grid_sample(view: NodeView) -> Kernel | Reason:
         workspace=grid_bytes(rank, grid),
         flops=2 * D.product(out) * grid.taps**rank,
     )
+
+
+@selects("AffineGrid")
+def affine_grid(view: NodeView) -> Kernel | Reason:
+    """Positions of a regular grid under an affine map for each batch entry."""
+    found, out = known(view.tensor(0), "the matrices"), view.output().shape
+    if isinstance(found, Reason):
+        return found
+    if out is None or view.tensor(1).elements() is None:
+        return Reason("the size is only known at run time")
+    if found[1] not in FLOATS or isinstance(view, RootView):
+        return Reason("only floats, and nothing that is computed with them")
+    aligned = bool(view.attr("align_corners", 0))
+    phase = affine_phase(found[1], out, view.access(0), view.output_access(), aligned=aligned)
+    return NativeKernel(f"AffineGrid {found[1]}", (phase,), (0,), flops=2 * D.product((*out, len(out) - 1)))
+
+
+@selects("CenterCropPad")
+def center_crop_pad(view: NodeView) -> Kernel | Reason:
+    """Each axis is cut, or padded with zeros, on both sides."""
+    x, sizes = view.tensor(0).shape, view.tensor(1).elements()
+    if x is None or sizes is None:
+        return Reason("the rank or the sizes are only known at run time")
+    listed = view.attr("axes")
+    where = [view.axis(a, len(x)) for a in listed] if listed is not None else list(range(len(x)))
+    axes = []
+    for axis, target in zip(where, sizes, strict=True):
+        kept = D.minimum(target, x[axis])
+        before = D.floordiv(target - kept, 2) - D.floordiv(x[axis] - kept, 2)
+        if target != x[axis]:
+            axes.append(_Axis(axis, x[axis], target, Positions("shift"), before))
+    return _mapped(view, axes, Taps("nearest", outside=True), 0)
+
+
+def sampled_pad(view: NodeView) -> Kernel | Reason:
+    """Pad in a mode other than "constant": elements are looked up. Negative pads cut first."""
+    x, out, pads = view.tensor(0).shape, view.output().shape, view.tensor(1).elements()
+    if x is None or out is None or pads is None:
+        return Reason("the pads are only known at run time")
+    listed: Sequence[DimLike] | None = view.tensor(3).elements() if view.has(3) else tuple(range(len(x)))
+    if listed is None or not D.is_known(listed) or len(pads) != 2 * len(listed):
+        return Reason("the axes are only known at run time")
+    mode = str(view.attr("mode", "constant"))
+    source = view.access(0)
+    offset = source.offset
+    axes = []
+    for k, a in enumerate(listed):
+        axis, before, after = view.axis(int(a), len(x)), pads[k], pads[len(listed) + k]
+        if before == 0 and after == 0:
+            continue
+        cut, behind = D.maximum(before * -1, 0), D.maximum(after * -1, 0)
+        offset = offset + cut * source.strides[axis]
+        kept = x[axis] - cut - behind
+        axes.append(_Axis(axis, kept, out[axis], Positions("shift"), D.maximum(before, 0)))
+    taps = Taps("nearest" if mode == "edge" else mode)
+    return _mapped(view, axes, taps, None, Access(source.strides, offset))
+
+
+def _mapped(
+    view: NodeView, axes: Sequence[_Axis], taps: Taps, fill: int | None, source: Access | None = None
+) -> Kernel | Reason:
+    """The kernel of a node whose elements are copies."""
+    x = view.tensor(0).shape
+    assert x is not None
+    if not axes:
+        if not x:
+            return Reason("a scalar has no axis")
+        axes = [_Axis(len(x) - 1, x[-1], x[-1], Positions("shift"))]
+    return _resampled(view, sorted(axes, key=lambda a: a.axis), taps, fill, source)
