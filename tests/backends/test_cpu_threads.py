@@ -165,6 +165,26 @@ def test_a_closed_pool_still_runs(monkeypatch):
     assert c.used() == {0}
 
 
+def test_a_system_without_more_threads(monkeypatch):
+    poor = ThreadPool(4)
+    monkeypatch.setattr(program, "pool", lambda: poor)
+    start, started = threading.Thread.start, []
+
+    def refuse(thread):
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    c = Counting([64, 64], 300, 4)
+    for _ in range(20):
+        c.run()
+    assert len(poor._threads) == 1
+    assert c.used() <= {0, 1}
+    poor.close()
+
+
 def test_nothing_runs_when_idle(wide):
     c = Counting([64, 64], 500, 4)
     for _ in range(10):
