@@ -256,7 +256,7 @@ def test_sizes_known_late_have_scratch_for_all_threads(wide):
     m = accord.load(model(nodes, {"x": ("float32", [60, 60])}, ["y"], {"w": w}), threads=4)
     for _ in range(5):
         x = (rng.random((60, 60)) < 0.3).astype(np.float32)
-        np.testing.assert_allclose(m(x)[0], np.stack(np.nonzero(x), 1).astype(np.float32) @ w, rtol=1e-5)
+        np.testing.assert_allclose(m(x)[0], np.stack(np.nonzero(x), 1).astype(np.float32) @ w, rtol=1e-5, atol=1e-4)
 
 
 # processes
