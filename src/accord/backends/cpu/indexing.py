@@ -374,7 +374,6 @@ class CopyCode(KernelCode):
     def module(self, name: str) -> str:
         """LLVM text."""
         b = Builder(name)
-        b.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         size, block = b.param(0), b.param(1)
         source, target = b.operand(0), b.operand(1)
         same = b.op(f"icmp eq ptr {source}, {target}")
@@ -383,7 +382,13 @@ class CopyCode(KernelCode):
             start = b.mul(task, block)
             count = b.min(block, b.sub(size, start))
             origin, place = b.address(source, "u8", start), b.address(target, "u8", start)
-            b.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {place}, ptr {origin}, i64 {count}, i1 false)")
+            printer = Printer(b, machine().width(8))
+            whole = b.mul(b.op(f"sdiv i64 {count}, {printer.width}"), printer.width)
+            with b.loop(0, whole, printer.width) as i:
+                printer.store("u8", printer.load("u8", b.address(origin, "u8", i)), b.address(place, "u8", i))
+            with b.loop(whole, count) as i:
+                one = Printer(b, 1)
+                one.store("u8", one.load("u8", b.address(origin, "u8", i)), b.address(place, "u8", i))
         return b.module()
 
 

@@ -7,26 +7,24 @@ sure to be wanted; whenever the buffer is full it is sorted and cut to k. So mos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.sorting import COUNTS, call_sort, key_dtype, order_key, scratch_bytes, sort_function
+from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, key_dtype, order_key, scratch_bytes, sort_function
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
-__all__ = ["SLACK", "append_vector", "top_k_phase", "top_k_workspace"]
+__all__ = ["any_lane", "append_vector", "each_lane", "top_k_phase", "top_k_workspace"]
 
 #: Elements that the buffer holds beside twice k.
 _ROOM = 128
-#: Elements after a buffer that a vector store may touch.
-SLACK = 64
 TASK_ELEMENTS = 16384
 
 
@@ -78,7 +76,9 @@ class _Writer:
         extents = [b.param(9 + i) for i in range(code.axes)]
         at = 9 + code.axes
         self._scratch(b.operand(1 + sum(code.outputs)), scratch)
-        self.filled = b.op("alloca i64")
+        self.filled, self.lanes = b.op("alloca i64"), b.op("alloca i64")
+        self.best = b.op(f"alloca {vector(self.key, self.width)}"), b.op(f"alloca {vector('i32', self.width)}")
+        self.offered = b.op(f"alloca {vector(self.key, self.width)}")
         self.limit = b.op(f"alloca i{bits(self.key)}")
         wanted = [True, *code.outputs]
         dtypes = (code.dtype, code.dtype, "i64")
@@ -119,6 +119,7 @@ class _Writer:
         at = b.address(self.counts, "u8", COUNTS)
         places = []
         for dtype in (self.key, "i32", self.key, "i32"):
+            at = b.address(at, dtype, SLACK)
             places.append(at)
             at = b.address(at, dtype, entries)
         self.keys, self.index, self.keys2, self.index2 = places
@@ -127,14 +128,19 @@ class _Writer:
         b = self.b
         source = lines[0]
         assert source is not None
-        first = b.min(self.length, self.room)
+        few = b.compare("sle", self.k, self.width)
+        room = b.op(f"select i1 {few}, i64 {self.width}, i64 {self.room}")
+        first = b.min(self.length, room)
         with b.loop(0, first, self.width) as j:
             keys, numbers = self._vector(source, j, first)
             Printer(b, self.width).store(self.key, keys, b.address(self.keys, self.key, j))
             Printer(b, self.width).store("i32", numbers, b.address(self.index, "i32", j))
         self._sort(first)
         more = b.compare("sgt", self.length, first)
-        b.branch(more, lambda: self._rest(source, first))
+        some = b.op(f"and i1 {more}, {few}")
+        many = b.op(f"and i1 {more}, {b.op(f'xor i1 {few}, true')}")
+        b.branch(some, lambda: self._few(source, first))
+        b.branch(many, lambda: self._rest(source, first))
         self._store(lines, steps)
 
     def _vector(self, source: str, j: str, stop: str) -> tuple[str, str]:
@@ -195,6 +201,53 @@ class _Writer:
             b.branch(any_lane(b, better, w), enter)
         self._sort(b.op(f"load i64, ptr {filled}"))
 
+    def _few(self, source: str, first: str) -> None:
+        """As :meth:`_rest` where k fits one register: the best lie in its last lanes, in order.
+
+        A better one takes its lane and moves those after it by one.
+        """
+        b, w, key = self.b, self.width, self.key
+        lead = b.sub(w, self.k)
+        columns = [(d, b.address(at, d, b.sub(0, lead))) for d, at in ((key, self.keys), ("i32", self.index))]
+        printer, one = Printer(b, w), Printer(b, 1)
+        type_ = vector(key, w)
+        with b.loop(0, lead) as i:  # lanes before them must never move
+            one.store(key, "0", b.address(columns[0][1], key, i))
+        for (dtype, at), slot in zip(columns, self.best, strict=True):
+            b.emit(f"store {vector(dtype, w)} {printer.load(dtype, at)}, ptr {slot}")
+        with b.loop(first, self.length, w) as j:
+            keys, _ = self._vector(source, j, self.length)
+            worst = _lane(b, key, w, b.op(f"load {type_}, ptr {self.best[0]}"), [w - 1] * w)
+            better = b.op(f"icmp ult {type_} {keys}, {worst}")
+
+            def offer(keys: str = keys, j: str = j, better: str = better) -> None:
+                b.emit(f"store {type_} {keys}, ptr {self.offered}")
+                each_lane(b, w, better, self.lanes, lambda lane: self._insert(lane, b.add(j, lane)))
+
+            b.branch(any_lane(b, better, w), offer)
+        for (dtype, at), slot in zip(columns, self.best, strict=True):
+            printer.store(dtype, b.op(f"load {vector(dtype, w)}, ptr {slot}"), at)
+
+    def _insert(self, lane: str, number: str) -> None:
+        b, w, key = self.b, self.width, self.key
+        one, printer = Printer(b, 1), Printer(b, w)
+        types = [vector(d, w) for d in (key, "i32")]
+        offered = printer.splat(key, one.load(key, b.address(self.offered, key, lane)), w)
+        numbers = printer.splat("i32", b.op(f"trunc i64 {number} to i32"), w)
+        keys, index = (b.op(f"load {t}, ptr {slot}") for t, slot in zip(types, self.best, strict=True))
+        order = [w, *range(w - 1)]
+        moved, moved_index = _lane(b, key, w, keys, order), _lane(b, "i32", w, index, order)
+        mask = vector("bool", w)
+        worse = b.op(f"icmp ugt {types[0]} {keys}, {offered}")
+        pushed = b.op(f"icmp ugt {types[0]} {moved}, {offered}")
+        for type_, slot, old, shifted, new in (
+            (types[0], self.best[0], keys, moved, offered),
+            (types[1], self.best[1], index, moved_index, numbers),
+        ):
+            entered = b.op(f"select {mask} {pushed}, {type_} {shifted}, {type_} {new}")
+            chosen = b.op(f"select {mask} {worse}, {type_} {entered}, {type_} {old}")
+            b.emit(f"store {type_} {chosen}, ptr {slot}")
+
     def _store(self, lines: Sequence[str | None], steps: Sequence[str]) -> None:
         b, dtype = self.b, self.code.dtype
         one = Printer(b, 1)
@@ -223,6 +276,31 @@ def _gather_some(b: Builder, printer: Printer, dtype: str, address: str, step: s
         element = Printer(b, 1).load(memory, at)
         x = b.op(f"insertelement {vector(memory, w)} {x}, {scalar(memory)} {element}, i64 {k}")
     return b.op(f"icmp ne {vector(memory, w)} {x}, zeroinitializer") if dtype == "bool" else x
+
+
+def _lane(b: Builder, dtype: str, width: int, value: str, order: Sequence[int]) -> str:
+    """Lanes of ``value`` in another order; number ``width`` is a zero."""
+    type_ = vector(dtype, width)
+    index = ", ".join(f"i32 {k}" for k in order)
+    return b.op(f"shufflevector {type_} {value}, {type_} zeroinitializer, <{len(order)} x i32> <{index}>")
+
+
+def each_lane(b: Builder, width: int, mask: str, slot: str, body: Callable[[str], None]) -> None:
+    """Run ``body`` with the number of each lane that ``mask`` has set, in order; ``slot`` is room for an i64."""
+    bits_ = b.op(f"bitcast <{width} x i1> {mask} to i{width}")
+    b.emit(f"store i64 {b.op(f'zext i{width} {bits_} to i64')}, ptr {slot}")
+    head, inside, end = (b.fresh("lanes").lstrip("%") for _ in range(3))
+    b.declare("declare i64 @llvm.cttz.i64(i64, i1)")
+    b.emit(f"br label %{head}")
+    b.label(head)
+    left = b.op(f"load i64, ptr {slot}")
+    b.emit(f"br i1 {b.compare('ne', left, 0)}, label %{inside}, label %{end}")
+    b.label(inside)
+    lane = b.op(f"call i64 @llvm.cttz.i64(i64 {left}, i1 true)")
+    b.emit(f"store i64 {b.op(f'and i64 {left}, {b.sub(left, 1)}')}, ptr {slot}")
+    body(lane)
+    b.emit(f"br label %{head}")
+    b.label(end)
 
 
 def any_lane(b: Builder, mask: str, width: int) -> str:
@@ -269,7 +347,7 @@ def _room(length: DimLike, k: DimLike) -> DimLike:
 
 def top_k_workspace(dtype: str, length: DimLike, k: DimLike) -> DimLike:
     """Bytes of scratch memory for each thread."""
-    return (_room(length, k) + SLACK) * scratch_bytes(dtype) + COUNTS
+    return (_room(length, k) + 2 * SLACK) * scratch_bytes(dtype) + COUNTS
 
 
 def top_k_phase(

@@ -9,18 +9,20 @@ passes left out in which all bytes agree (Knuth, "The Art of Computer Programmin
 from __future__ import annotations
 
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.llvm import Builder
+from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.expr.lang import FLOATS, SIGNED, Expr, bits, cast, operand
 from accord.expr.math import expand
 from accord.expr.primitives import bitcast, eq, ge, isnan, select
 
-__all__ = ["COUNTS", "RANKED", "call_sort", "key_dtype", "order_key", "scratch_bytes", "sort_function"]
+__all__ = ["COUNTS", "RANKED", "SLACK", "call_sort", "key_dtype", "order_key", "scratch_bytes", "sort_function"]
 
 #: Up to so many pairs, each is compared with all others.
 RANKED = 128
 #: Bytes of the table of counts.
 COUNTS = 8 * 256 * 4
+#: Elements after an array that may be touched.
+SLACK = 64
 _ARGUMENTS = "ptr %keys, ptr %index, ptr %keys2, ptr %index2, i64 %n, ptr %counts"
 
 
@@ -62,6 +64,8 @@ def _name(dtype: str) -> str:
 def call_sort(b: Builder, dtype: str, keys: str, index: str, keys2: str, index2: str, n: str, counts: str) -> None:
     """Sort ``n`` pairs by the keys of ``dtype`` where they lie; indices are i32.
 
+    Whole vectors are copied, so after each of the four arrays there must be room for :data:`SLACK` elements.
+
     Args:
         b: Where to write; :func:`sort_function` must be in the same module.
         dtype: Element type that the keys stand for.
@@ -79,8 +83,6 @@ def call_sort(b: Builder, dtype: str, keys: str, index: str, keys2: str, index2:
 def sort_function(dtype: str) -> Builder:
     """The function that sorts pairs by the keys of ``dtype``."""
     b = Builder(_name(dtype), _ARGUMENTS, internal=True)
-    b.declare("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    b.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     key = key_dtype(dtype)
     slots = {name: b.op("alloca ptr") for name in ("keys", "index", "keys2", "index2")}
     few = b.compare("ule", "%n", RANKED)
@@ -126,16 +128,19 @@ def _rank(b: Builder, key: str) -> None:
 
 
 def _copy_back(b: Builder, key: str, keys: str, index: str) -> None:
-    for target, source, size in (("%keys", keys, bits(key) // 8), ("%index", index, 4)):
-        n = b.mul("%n", size)
-        b.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {n}, i1 false)")
+    for target, source, dtype in (("%keys", keys, key), ("%index", index, "i32")):
+        printer = Printer(b, machine().width(bits(dtype)))
+        with b.loop(0, "%n", printer.width) as i:
+            printer.store(dtype, printer.load(dtype, b.address(source, dtype, i)), b.address(target, dtype, i))
 
 
 def _radix(b: Builder, key: str, passes: int, slots: dict[str, str]) -> None:
     size = bits(key)
     for name, slot in slots.items():
         b.emit(f"store ptr %{name}, ptr {slot}")
-    b.emit(f"call void @llvm.memset.p0.i64(ptr %counts, i8 0, i64 {passes * 1024}, i1 false)")
+    width = machine().width(32)
+    with b.loop(0, passes * 256, width) as i:  # volatile, or LLVM would make it a call that sets byte by byte
+        b.emit(f"store volatile {vector('i32', width)} zeroinitializer, ptr {b.address('%counts', 'i32', i)}, align 4")
     with b.loop(0, "%n") as i:
         k = b.op(f"load i{size}, ptr {b.address('%keys', key, i)}")
         for p in range(passes):
