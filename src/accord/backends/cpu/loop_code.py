@@ -16,7 +16,7 @@ from accord.expr.math import expand
 from accord.expr.simplify import simplify
 from accord.ir.dims import DimLike
 
-__all__ = ["LoopCode", "Pass", "Stream", "cost_of", "hoisted", "lanes_of", "operands_of", "row_bytes"]
+__all__ = ["LoopCode", "Pass", "Stream", "copies_of", "cost_of", "hoisted", "lanes_of", "operands_of", "row_bytes"]
 
 #: Operations from which on a value is kept in memory rather than computed again in the next pass.
 _KEEP_COST = 8.0
@@ -79,6 +79,7 @@ class LoopCode(KernelCode):
         outputs: Where results go.
         results: One expression for each output.
         long: There may be more than 64 elements a row.
+        line: Size of the last reduced axis where it is known, short, not the only one, and has the vectors; else 0.
     """
 
     kept: int
@@ -90,12 +91,13 @@ class LoopCode(KernelCode):
     outputs: tuple[Stream, ...]
     results: tuple[Expr, ...]
     long: bool
+    line: int = 0
 
     @property
     def symbol(self) -> str:
         """Name by content."""
         text = (
-            f"{self.kept};{self.reduced};{self.across};{self.staged};{self.values};{self.outputs};{self.long};"
+            f"{self.kept};{self.reduced};{self.across};{self.staged};{self.values};{self.outputs};{self.long};{self.line};"
             f"{[r.key for r in self.reductions]};{[e.key for e in self.results]}"
         )
         kind = "loops" if self.reduced else "pointwise"

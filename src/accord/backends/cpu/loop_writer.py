@@ -364,7 +364,9 @@ class _Line:
     def nest(self, axis: int, at: list[_Addresses]) -> None:
         """All axes from ``axis`` on."""
         w = self.w
-        if axis < w.last:
+        if axis == w.last - 1 and w.code.line:
+            self._short_lines(axis, at[0])
+        elif axis < w.last:
             with self.b.loop(0, w.extents[axis]) as i:
                 self.nest(axis + 1, [w.advance(a, axis, i) for a in at])
         elif w.code.across:
@@ -394,14 +396,45 @@ class _Line:
             with b.loop(0, columns) as i:
                 self._beside(b.add(start, i), at, dict.fromkeys(self.turned, i))
             if self.pieces:
-                self._flush_after(columns, 1)
+                self._flush_after(columns, _CHUNK)
+
+    def _short_lines(self, axis: int, at: _Addresses) -> None:
+        """Pieces of a row that are of one known length and few vectors, several side by side."""
+        b, w = self.b, self.w
+        vectors = -(-w.code.line // self.width)
+        length = w.extents[axis]
+        main = b.mul(b.op(f"sdiv i64 {length}, {self.sets}"), self.sets)
+
+        def lines(i: str, count: int) -> None:
+            for u in range(count):
+                self._short_line(w.advance(at, axis, b.add(i, u)), u, vectors)
+
+        self._chunks(main, self.sets, lambda i: lines(i, self.sets), vectors)
+        with b.loop(main, length) as i:
+            lines(i, 1)
+        if self.pieces:
+            self._flush_after(str(self.sets), self._piece(self.sets, vectors))
+
+    def _short_line(self, at: _Addresses, number: int, vectors: int) -> None:
+        w, width, axis = self.w, self.width, self.w.last
+        place = self._line_place(at)
+        for v in range(vectors):
+            left = w.code.line - v * width
+            count = None if left >= width else str(left)
+            self._element(place.copy(), w.advance(at, axis, v * width), axis, number, count, count)
+
+    def _line_place(self, at: _Addresses) -> Place:
+        """A place that knows what is the same all along the last reduced axis."""
+        w = self.w
+        place = self.places[0].copy()
+        for n in [n for n in at if n >= 0 and w.slots[n].strides[w.last] == 0]:
+            place.put(n, w.slots[n].dtype, load_slot(place, w.slots[n], at[n], None))
+        return place
 
     def _along(self, at: _Addresses) -> None:
         """A row, or what follows each other in one, in vectors."""
         b, w, width, axis = self.b, self.w, self.width, self.w.last
-        place = self.places[0].copy()
-        for n in [n for n in at if n >= 0 and w.slots[n].strides[axis] == 0]:
-            place.put(n, w.slots[n].dtype, load_slot(place, w.slots[n], at[n], None))
+        place = self._line_place(at)
         length, step = w.extents[axis], width * self.sets
         main = b.mul(b.op(f"sdiv i64 {length}, {step}"), step) if step > 1 else length
 
@@ -416,21 +449,26 @@ class _Line:
             left = b.min(b.sub(length, i), width)
             self._element(place.copy(), w.advance(at, axis, i), axis, 0, left, left)
         if self.pieces and self.nested:
-            self._flush_after(str(step), step)
+            self._flush_after(str(step), self._piece(step))
 
-    def _chunks(self, stop: str, step: int, body: Callable[[str], None]) -> None:
+    @staticmethod
+    def _piece(step: int, adds: int = 1) -> int:
+        """Elements after which sums are put aside, if a step adds ``adds`` of them to each accumulator."""
+        return step * max(1, _CHUNK // adds)
+
+    def _chunks(self, stop: str, step: int, body: Callable[[str], None], adds: int = 1) -> None:
         """``body`` at every ``step`` elements up to ``stop``; sums are put aside from time to time."""
-        b = self.b
+        b, piece = self.b, self._piece(step, adds)
         if not self.pieces:
             with b.loop(0, stop, step) as i:
                 body(i)
             return
-        with b.loop(0, stop, step * _CHUNK) as start:
-            end = b.min(b.add(start, step * _CHUNK), stop)
+        with b.loop(0, stop, piece) as start:
+            end = b.min(b.add(start, piece), stop)
             with b.loop(start, end, step) as i:
                 body(i)
             if self.nested:
-                self._flush_after(b.sub(end, start), step)
+                self._flush_after(b.sub(end, start), piece)
             else:
                 self._flush()
 
@@ -438,8 +476,8 @@ class _Line:
         for state in self.pieces:
             state.flush()
 
-    def _flush_after(self, elements: str, step: int) -> None:
-        """Count ``elements`` more, and put sums aside if there were enough since the last time."""
+    def _flush_after(self, elements: str, piece: int) -> None:
+        """Count ``elements`` more, and put sums aside if there were ``piece`` since the last time."""
         b = self.b
         pending = b.add(b.op(f"load i64, ptr {self.pending}"), elements)
         b.emit(f"store i64 {pending}, ptr {self.pending}")
@@ -448,7 +486,7 @@ class _Line:
             self._flush()
             b.emit(f"store i64 0, ptr {self.pending}")
 
-        b.branch(b.compare("sge", pending, step * _CHUNK), flush)
+        b.branch(b.compare("sge", pending, piece), flush)
 
     def _element(
         self, place: Place, at: _Addresses, axis: int, number: int, count: str | None, valid: str | None

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.loop_code import LoopCode, Stream, cost_of, lanes_of, row_bytes
+from accord.backends.cpu.loop_code import LoopCode, Stream, copies_of, cost_of, lanes_of, row_bytes
 from accord.backends.cpu.loop_launch import launch_loops
 from accord.backends.cpu.loop_values import Reduction, Result
 from accord.backends.cpu.nest import magnitude, merge_axes
@@ -53,6 +53,10 @@ __all__ = ["LoopProgram", "Operand", "Output", "Reduction", "Result", "loop_phas
 #: Cycles: of an element that is loaded or stored alone; of one that is transposed; of one in a chain of operations; of
 #: joining the lanes of an accumulator.
 _STRIDED, _TURNED, _SERIAL, _JOIN = 1.3, 0.35, 4.0, 24.0
+
+
+#: Elements up to which the pieces of a row are written out without a loop.
+_SHORT_LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,8 @@ def loop_phase(
         dims.append(row)
         operands = (*operands, scratch)
     weight = sum(cost_of(e) for e in (*code.results, *(a for r in code.reductions for a in r.args)))
-    form = (code.kept, code.reduced, code.across, code.staged and not code.reduced, lanes_of(code), weight)
+    tiles = code.staged and not code.reduced
+    form = (code.kept, code.reduced, code.across, tiles, lanes_of(code) * copies_of(code), weight)
     return Phase(code, operands, tuple(dims), functools.partial(launch_loops, form)), row
 
 
@@ -284,6 +289,8 @@ class _Nest:
         streams = iter(self.streams[:count])
         values = tuple(next(streams) if isinstance(v, Operand) else v for v in p.values)
         elements = D.known_product(self.extents[self.kept :])
+        last = self.extents[-1]
+        short = self.across and self.reduced > 1 and isinstance(last, int) and 0 < last <= _SHORT_LINE
         code = LoopCode(
             kept=self.kept,
             reduced=self.reduced,
@@ -294,6 +301,7 @@ class _Nest:
             outputs=tuple(self.streams[count:]),
             results=tuple(o.expr for o in p.outputs),
             long=elements is None or elements > 64,
+            line=last if short and isinstance(last, int) else 0,
         )
         for j, expr in enumerate(code.results):
             if code.is_full(expr) and not code.outputs[j].varies(self.kept):
