@@ -111,6 +111,10 @@ class HostKernel(ABC):
         Called from several threads at once; it keeps no state.
         """
 
+    def prepare(self) -> None:
+        """Have all machine code that :meth:`run` needs; does nothing by default."""
+        return
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
