@@ -78,6 +78,20 @@ def view_of(proto: onnx.ModelProto, arrays: Mapping[str, Array] | None = None) -
     return NodeView(node, analyzer, {v: access_of(a) for v in values if (a := (arrays or {}).get(v.name)) is not None})
 
 
+def check_untouched(array: Array) -> None:
+    """Fail if something was written beside the elements of an array that :func:`empty_like` made."""
+    memory = array.base
+    while memory.base is not None:
+        memory = memory.base
+    beside = np.ones(memory.shape, bool)
+    start = (array.ctypes.data - memory.ctypes.data) // array.itemsize
+    own = np.lib.stride_tricks.as_strided(
+        beside[start:], array.shape, tuple(s // array.itemsize * beside.itemsize for s in array.strides)
+    )
+    own[...] = False
+    np.testing.assert_array_equal(memory[beside], poison(array.dtype), "written beside the output")
+
+
 def run_node(
     proto: onnx.ModelProto,
     feeds: Mapping[str, Array],
@@ -93,7 +107,7 @@ def run_node(
     Args:
         proto: A model of one node.
         feeds: Inputs by name; their strides are those that the kernel is told.
-        outputs: An array for each output that has a name; its strides are the output's.
+        outputs: An array for each output that has a name, made by :func:`empty_like`; its strides are the output's.
         select: Makes the kernel; default: the backend's table.
         epilogue: Expression and extras (element type, array that broadcasts to the output).
         sizes: Values of the symbols that the model's shapes name.
@@ -121,7 +135,8 @@ def run_node(
         value = node.inputs[i]
         assert value is not None
         if i in kernel.constants:
-            arrays.append(kernel.constants[i])
+            constant = kernel.constants[i]
+            arrays.append(constant() if callable(constant) else constant)
         elif value.const_value is not None:
             arrays.append(np.ascontiguousarray(value.const_value.numpy()))
         else:
@@ -144,4 +159,6 @@ def run_node(
             function(params.ctypes.data, pointers.ctypes.data, int(first), int(last), k % THREADS)
         if params[-1]:
             raise IndexError("the kernel refused its data")
+    for array in outputs:
+        check_untouched(array)
     return kernel

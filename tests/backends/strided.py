@@ -91,10 +91,13 @@ def run_strided(
     kernel = CpuBackend().select(NodeView(node, analyzer, layouts))
     assert isinstance(kernel, NativeKernel), kernel
     operands = []
+    kept = []
     for i in kernel.reads:
         value = node.inputs[i]
         if i in kernel.constants:
-            operands.append(kernel.constants[i].ctypes.data)
+            constant = kernel.constants[i]
+            kept.append(constant() if callable(constant) else constant)
+            operands.append(kept[-1].ctypes.data)
         elif value.name in arrays:
             operands.append(arrays[value.name].ctypes.data - layouts[value].offset * arrays[value.name].itemsize)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from accord.runtime.model import Model
 from accord.runtime.pipeline import Options
 from builders import model, node
 
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 ACTIVATIONS = [
@@ -48,7 +49,10 @@ class Layer:
         given_names = ["x", "w", "r", *(n for n in ("b", "lens", "h", "c", "p") if n in how.get("given", ()))]
         if op != "LSTM":
             given_names = [n for n in given_names if n not in ("c", "p")]
-        self.feeds = {n: (rng.standard_normal(shapes[n]) / 2).astype(dtype) for n in given_names}
+        scale = {"w": features, "r": hidden}  # so that activations without a bound do not make states grow
+        self.feeds = {
+            n: (rng.standard_normal(shapes[n]) / 2 / math.sqrt(scale.get(n, 1))).astype(dtype) for n in given_names
+        }
         if "lens" in self.feeds:
             self.feeds["lens"] = rng.integers(0, steps + 1, batch).astype(np.int32)
         order = ["x", "w", "r", "b", "lens", "h", "c", "p"]
@@ -206,3 +210,16 @@ def test_a_length_that_reverse_sequence_refuses(length):
     )
     with pytest.raises(ExecutionError, match="outside"):
         Model(proto, Options(level=0, strict=True))(np.ones((3, 2), np.float32), np.array([1, length]))
+
+
+@pytest.mark.parametrize("op", list(GATES))
+@pytest.mark.parametrize("constant", [(), ("w", "r", "b")])
+def test_bfloat16(op, constant):
+    import ml_dtypes
+
+    rng = np.random.default_rng(5)
+    layer = Layer(op, ml_dtypes.bfloat16, (4, 3, 9, 20), rng, given=("b", "h"), constant=constant, outputs=("y", "y_h"))
+    found = Model(layer.proto, Options(level=0, strict=True))(layer.feeds)
+    for a, b in zip(found, layer.reference(), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=0, atol=1 / 128)

@@ -127,7 +127,7 @@ def test_window_sizes_have_one_form() -> None:
 
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "pads"),
-    [(7, 2, 2, (0, 0)), (6, 3, 2, (1, 1)), (4, 2, 3, (1, 1)), (10, 3, 4, (0, 2)), (5, 5, 2, (2, 2))],
+    [(7, 2, 2, (0, 0)), (6, 3, 2, (1, 1)), (4, 2, 3, (1, 1)), (10, 3, 4, (0, 2)), (5, 5, 2, (2, 2)), (5, 1, 1, (0, 1))],
 )
 def test_ceil_mode_leaves_out_windows_in_the_padding(
     size: int, kernel: int, stride: int, pads: tuple[int, int]

@@ -244,7 +244,7 @@ def chain(length: int):
 
 
 def test_memory_is_known_before_the_run_and_shared():
-    memory = accord.load(chain(20)).memory({"v0": (1000, 64)})
+    memory = accord.load(chain(20), level=1).memory({"v0": (1000, 64)})
     block = 1000 * 64 * 4
     assert memory["arena"] <= 2 * block + 64 * 64 * 4 * 4
     assert memory["unshared"] >= 20 * block

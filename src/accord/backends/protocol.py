@@ -17,7 +17,7 @@ object.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,6 +35,7 @@ __all__ = [
     "Alias",
     "Arrangement",
     "Backend",
+    "Constant",
     "HostKernel",
     "Kernel",
     "Launch",
@@ -46,6 +47,8 @@ __all__ = [
 ]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+#: An array, or what makes it when the plan is built: packing weights takes time, and kernels are chosen more than once.
+Constant: TypeAlias = "Array | Callable[[], Array]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ class NativeKernel:
     name: str
     phases: tuple[Phase, ...]
     reads: tuple[int, ...]
-    constants: dict[int, Array] = field(default_factory=dict)
+    constants: Mapping[int, Constant] = field(default_factory=dict)
     in_place: tuple[tuple[int, int], ...] = ()
     workspace: DimLike = 0
     flops: DimLike = 0

@@ -168,7 +168,7 @@ class PassManager:
                 new.name = f"{base}~{self._serial}.{i}" if len(patch.nodes) > 1 else f"{base}~{self._serial}"
             for out in new.outputs:
                 if not out.name:
-                    out.name = self._unique(f"{base}~{self._serial}.v{i}")
+                    out.name = self._name_for(out, patch, f"{base}~{self._serial}.v{i}")
         graph.insert_before(anchor, patch.nodes)
         for old, new_value in patch.replace.items():
             self._replace(graph, anchor, old, new_value)
@@ -185,6 +185,15 @@ class PassManager:
         )
         producers = [p for old in patch.replace if (p := old.producer()) is not None]
         _remove_if_dead([node, *producers])
+
+    def _name_for(self, new: ir.Value, patch: Patch, otherwise: str) -> str:
+        """The name of the value that ``new`` replaces, so that people find it again; a new one if it replaces none."""
+        old = next((o for o, n in patch.replace.items() if n is new), None)
+        if old is None or not old.name or old.is_graph_output():  # outputs of the graph are renamed with their type
+            return self._unique(otherwise)
+        name = old.name
+        old.name = self._unique(f"{name}.old")
+        return name
 
     def _verify(self, patch: Patch, rule: Rule, node: ir.Node) -> None:
         for old, new in patch.replace.items():

@@ -15,7 +15,7 @@ from accord.backends.protocol import Alias, Arrangement, Backend, Kernel, ViewKe
 from accord.backends.view import NodeView
 from accord.errors import FallbackError, UnsupportedError
 from accord.ir.infer import Analyzer, op_name
-from accord.ir.reason import Reason
+from accord.ir.reason import FUSED_DOMAIN, Reason
 from accord.ir.strides import Access, Order, contiguous, in_order
 from accord.placement.placement import Placement
 
@@ -88,7 +88,7 @@ class Placer:
             FallbackError: strict mode, and only a fall-back backend has one.
         """
         name = node.name or next((o.name for o in node.outputs if o.name), None) or "?"
-        op = op_name(node)
+        op = self._name_of(node)
         if (node.domain, node.op_type) in CONTROL:
             return Placed(Placement(name, op, "runtime", None))
         known = {} if layouts is None else layouts
@@ -128,6 +128,11 @@ class Placer:
             found="; ".join(f"{b}: {r}" for b, r in declined) or "no backend",
             remedy="Declare the operator with a reference (accord.operator), or choose another device.",
         )
+
+    def _name_of(self, node: ir.Node) -> str:
+        """The operator; those of its body for a fused one."""
+        function = self.analyzer.functions.get(node.op_identifier()) if node.domain == FUSED_DOMAIN else None
+        return op_name(node) if function is None else "+".join(op_name(n) for n in function)
 
     def _arranged(
         self,

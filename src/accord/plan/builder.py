@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from accord.backends.protocol import NativeKernel, ViewKernel
+from accord.backends.protocol import Constant, NativeKernel, ViewKernel
 from accord.errors import GraphError
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
@@ -209,7 +209,8 @@ class _Assembly:
             agreements=n.agreements,
         )
 
-    def _packed(self, v: ir.Value, array: np.ndarray[Any, Any]) -> int:
+    def _packed(self, v: ir.Value, constant: Constant) -> int:
+        array = constant() if callable(constant) else constant
         index = len(self.slots)
         kind = TensorType(None, array.dtype, tuple(array.shape))
         self.slots.append(_Slot(f"{v.name}.packed", kind, array.dtype, Storage.CONSTANT, index, -1, -1, array.nbytes))

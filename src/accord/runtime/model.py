@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from accord.backends.discovery import backend_named
-from accord.backends.protocol import StoredCodeError
+from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError
 from accord.ir.dims import DimLike
 from accord.model.limits import Limits
@@ -248,9 +248,15 @@ class Model:
 
 def _stored(compiled: Compiled) -> StoredModel:
     names = tuple(v.name or f"output{k}" for k, v in enumerate(compiled.model.graph.outputs))
+    used = {compiled.device.name, *_backends_of(compiled.plan)}
     return StoredModel(
-        compiled.plan, compiled.interface, names, compiled.device.name, tuple(compiled.backends), compiled.external
+        compiled.plan, compiled.interface, names, compiled.device.name, tuple(sorted(used)), compiled.external
     )
+
+
+def _backends_of(plan: Plan) -> set[str]:
+    found = {s.placement.backend for s in plan.steps if s.kernel is not None and not isinstance(s.kernel, ViewKernel)}
+    return found.union(*(_backends_of(b.plan) for s in plan.steps for b in s.bodies))
 
 
 def _info(name: str, kind: ValueType) -> ValueInfo:

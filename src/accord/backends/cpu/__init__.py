@@ -28,6 +28,9 @@ class CpuBackend(Backend):
         from accord.backends.cpu.families import fused, movements
         from accord.backends.cpu.families.table import SELECTORS
 
+        foreign = _foreign()
+        if foreign is not None:
+            return foreign
         _register()
         if view.node.domain == FUSED_DOMAIN:
             return fused.select_fused(view)
@@ -54,12 +57,22 @@ class CpuBackend(Backend):
         """What has a kernel that applies an epilogue."""
         from accord.backends.cpu.families.table import ROOTS, SELECTORS
 
+        foreign = _foreign()
+        if foreign is not None:
+            return foreign
         _register()
         key = (root.node.domain, root.node.op_type)
         if key not in ROOTS:
             return super().fuses(root)
         kernel = SELECTORS[key](root)
         return kernel if isinstance(kernel, Reason) else None
+
+    def joins(self, nodes: Sequence[NodeView]) -> Reason | None:
+        """What makes one loop program."""
+        from accord.backends.cpu.families.groups import can_join
+
+        _register()
+        return _foreign() or can_join(nodes)
 
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """A walk over machine code."""
@@ -73,6 +86,15 @@ class CpuBackend(Backend):
         from accord.backends.cpu.program import KernelCode
 
         load([p.code for k in kernels for p in k.phases if isinstance(p.code, KernelCode)])
+
+
+def _foreign() -> Reason | None:
+    """Why nothing can be compiled on this machine."""
+    from accord.backends.cpu.link import LINKABLE
+    from accord.backends.cpu.machine import machine
+
+    arch = machine().arch
+    return None if arch in LINKABLE else Reason(f"machine code for {arch} cannot be linked yet")
 
 
 @functools.cache

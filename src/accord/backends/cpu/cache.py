@@ -53,7 +53,7 @@ class DiskCache:
             return None
         path = self._path(key)
         try:
-            fd = os.open(path, os.O_RDONLY | _FLAGS)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)  # a pipe that stands there must not hold us up
         except OSError:
             return None
         try:

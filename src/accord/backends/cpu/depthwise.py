@@ -32,8 +32,7 @@ from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.windows import Axis, Row, WindowWriter, inside_taps, launch_windows, over_taps, window_dims
 from accord.backends.protocol import Phase
-from accord.expr.lang import bits, cast, const, operand
-from accord.expr.math import expand
+from accord.expr.lang import bits, const
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
 
@@ -101,38 +100,21 @@ class DepthwiseCode(KernelCode):
 class _Writer(WindowWriter):
     def __init__(self, code: DepthwiseCode) -> None:
         self.code = code
-        self.rank = code.rank
         self.acc = accumulator(code.image.dtype)
-        self.width = machine().width(bits(self.acc))
-        self.pixels = code.pixels if code.inner is not None else 0
-        self.stored = code.output.dtype
-        self.final = final_expr(code.epilogue, self.acc)
-        self.shuffles = _shuffles(code.group, code.image, self.width)
+        width = machine().width(bits(self.acc))
+        pixels = code.pixels if code.inner is not None else 0
+        final = final_expr(code.epilogue, self.acc)
+        super().__init__(code.rank, width, pixels, code.image, code.extras, code.output, final)
+        self.shuffles = _shuffles(code.group, code.image, width)
 
-    def operands(self, b: Builder, params: Params) -> int:
-        code = self.code
-        self.input = Image(b, code.image, b.operand(0), params, 2 + self.rank)
+    def further(self, b: Builder, params: Params, index: int) -> int:
         # taps, then the input channel of the group, then the output channel
-        self.weights = Image(b, code.weights, b.operand(1), params, self.rank + 2)
-        index = 2
+        self.weights = Image(b, self.code.weights, b.operand(index), params, self.rank + 2)
         self.bias: Image | None = None
-        if code.bias is not None:
-            self.bias = Image(b, code.bias, b.operand(index), params, 2)
-            index += 1
-        self.extras = []
-        for pattern in code.extras:
-            self.extras.append(Image(b, pattern, b.operand(index), params, 2 + self.rank))
-            index += 1
-        self.out_channel = params.next()
-        return index
-
-    def output(self, b: Builder, params: Params, index: int) -> Image:
-        return Image(b, self.code.output, b.operand(index), params, 2 + self.rank)
-
-    def begin_row(self, b: Builder, row: Row) -> None:
-        del b
-        places = [(0, row.position[0]), *((2 + a, p) for a, p in enumerate(row.position[1:]))]
-        self.rows = [e.at(places) for e in self.extras]
+        if self.code.bias is None:
+            return index + 1
+        self.bias = Image(b, self.code.bias, b.operand(index + 1), params, 2)
+        return index + 2
 
     def pixel(self, b: Builder, row: Row, at: str) -> None:
         inner = row.axes[-1]
@@ -153,7 +135,7 @@ class _Writer(WindowWriter):
 
             sums = over_taps(b, ranges, initial, body)
             for lanes, total in zip(group, sums, strict=True):
-                self._finish(b, row, lanes, at, 0, total)
+                self.store(b, row, lanes, at, [total])
 
     def block(self, b: Builder, row: Row, at: str, *, edge: bool) -> None:
         assert self.code.inner is not None
@@ -192,11 +174,9 @@ class _Writer(WindowWriter):
             initial = [(self._vector(lanes), self._start(lanes))] * self.pixels
             sums = over_taps(b, row.taps, initial, body)
             for p, total in enumerate(sums):
-                if not edge:
-                    self._finish(b, row, lanes, at, p, total)
-                    continue
-                with b.when(b.compare("slt", b.add(at, p), row.last)):
-                    self._finish(b, row, lanes, at, p, total)
+                position = b.add(at, p)
+                with b.when(b.compare("slt", position, row.last) if edge else None):
+                    self.store(b, row, lanes, position, [total])
 
     # pieces
 
@@ -206,30 +186,20 @@ class _Writer(WindowWriter):
     def _start(self, lanes: Lanes) -> str:
         if self.bias is None:
             return "zeroinitializer" if lanes.width > 1 else "0.0"
-        return self._wide(lanes, self.bias.dtype, lanes.load(*self._of(self.bias, self.bias.base, 1)))
-
-    @staticmethod
-    def _of(image: Image, address: str, axis: int) -> tuple[str, str, str, str]:
-        return image.dtype, image.channel, address, image.strides[axis]
-
-    def _wide(self, lanes: Lanes, dtype: str, x: str) -> str:
-        """A loaded vector in the type of the sums."""
-        return Printer(lanes.b, lanes.width).value(expand(cast(operand(0, dtype), self.acc)), [x])
+        return lanes.read(self.bias, self.bias.base, self.acc)
 
     def _weight(self, lanes: Lanes, tap: str, i: int) -> str:
         address = self.weights.at([(self.rank, str(i))], tap) if i else tap
-        if self.weights.channel == "1":  # packed
-            whole = Lanes(lanes.b, lanes.width, lanes.start, None)
-            return whole.load(*self._of(self.weights, address, self.rank + 1))
-        x = lanes.load(*self._of(self.weights, address, self.rank + 1))
-        return self._wide(lanes, self.weights.dtype, x)
+        if self.weights.channel == "1":  # packed: there is something after the last one
+            lanes = Lanes(lanes.b, lanes.width, lanes.start, None)
+        return lanes.read(self.weights, address, self.acc, axis=self.rank + 1)
 
     def _columns(self, lanes: Lanes, pixel: str, outside: Outside | None = None) -> list[str]:
         """For each input channel of a group: that channel of the groups that the lanes belong to."""
         b, (inputs, outputs) = lanes.b, self.code.group
         image = self.input
         if inputs == outputs == 1:
-            return [self._wide(lanes, image.dtype, lanes.load(*self._of(image, pixel, 1), outside))]
+            return [lanes.read(image, pixel, self.acc, outside=outside)]
         if self.shuffles and lanes.width > 1:
             return self._shuffled(lanes, pixel, outside)
         ints = vector("i64", lanes.width)
@@ -240,7 +210,7 @@ class _Writer(WindowWriter):
             number = b.op(f"add {ints} {number}, {lanes.spread(str(i))}")
             if image.channel != "1":
                 number = b.op(f"mul {ints} {number}, {lanes.spread(image.strides[1])}")
-            found.append(self._wide(lanes, image.dtype, lanes.gather(image.dtype, pixel, number, outside)))
+            found.append(lanes.cast(image.dtype, self.acc, lanes.gather(image.dtype, pixel, number, outside)))
         return found
 
     def _shuffled(self, lanes: Lanes, pixel: str, outside: Outside | None) -> list[str]:
@@ -263,7 +233,7 @@ class _Writer(WindowWriter):
         for i in range(inputs):
             order = ", ".join(f"i32 {lane // outputs * inputs + i}" for lane in range(width))
             picked = b.op(f"shufflevector {type_} {x}, {type_} poison, <{width} x i32> <{order}>")
-            found.append(self._wide(lanes, dtype, picked))
+            found.append(lanes.cast(dtype, self.acc, picked))
         return found
 
     def _fma(self, lanes: Lanes, x: str, w: str, total: str) -> str:
@@ -271,18 +241,6 @@ class _Writer(WindowWriter):
         suffix = self.acc if lanes.width == 1 else f"v{lanes.width}{self.acc}"
         b.declare(f"declare {type_} @llvm.fmuladd.{suffix}({type_}, {type_}, {type_})")
         return b.op(f"call {type_} @llvm.fmuladd.{suffix}({type_} {x}, {type_} {w}, {type_} {total})")
-
-    def _finish(self, b: Builder, row: Row, lanes: Lanes, at: str, number: int, total: str) -> None:
-        """Store the output pixel ``at + number``."""
-        position = b.add(at, number)
-        values = [total]
-        for extra, start in zip(self.extras, self.rows, strict=True):
-            address = extra.at([(1 + self.rank, position)], start)
-            values.append(lanes.load(*self._of(extra, address, 1)))
-        result = Printer(b, lanes.width).value(self.final, values)
-        output = self.code.output
-        target = b.address(row.target, output.dtype, b.mul(b.sub(position, row.first), row.step))
-        lanes.store(output.dtype, output.channel, result, target, self.out_channel)
 
 
 def depthwise_phase(

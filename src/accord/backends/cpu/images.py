@@ -172,6 +172,20 @@ class Lanes:
             return self.printer.load(dtype, address)
         return self.printer.load_masked(dtype, address, self.count)
 
+    def read(
+        self, image: Image, pixel: str, to: str | None = None, *, axis: int = 1, outside: Outside | None = None
+    ) -> str:
+        """Channels of the pixel of ``image`` at address ``pixel``, as type ``to`` if that is given.
+
+        ``axis`` is that of the channels; for ``outside`` see :meth:`load`.
+        """
+        x = self.load(image.dtype, image.channel, pixel, image.strides[axis], outside)
+        return x if to is None else self.cast(image.dtype, to, x)
+
+    def cast(self, source: str, target: str, x: str) -> str:
+        """A vector in another type."""
+        return x if source == target else Printer(self.b, self.width).value(cast(operand(0, source), target), [x])
+
     def gather(self, dtype: str, address: str, index: str, outside: Outside | None = None) -> str:
         """Elements at ``index``, an i64 in each lane."""
         b, w = self.b, self.width

@@ -1,7 +1,6 @@
 """Machine code in this process: what is asked for is found in memory, in the cache on disk, or compiled.
 
-LLVM is loaded only when something has to be compiled. Code is mapped readable and executable after it was written, so
-no memory is ever writable and executable at once.
+LLVM is loaded only when something has to be compiled.
 """
 
 from __future__ import annotations
@@ -11,27 +10,25 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
-import mmap
 import os
 import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from accord.backends.cpu.cache import DiskCache
 from accord.backends.cpu.link import ALIGNMENT, Blob
 from accord.backends.cpu.machine import Machine, machine
+from accord.backends.cpu.memory import executable
 from accord.errors import CompileError
 from accord.storage import cache_folder
 
 __all__ = ["KERNEL_TYPE", "Machine", "Source", "cache_key", "compile_function", "entries", "load", "machine"]
 
 KERNEL_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-
-_PAGE: Final = mmap.PAGESIZE
 
 
 class Source(Protocol):
@@ -51,7 +48,6 @@ class _State:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.entries: dict[str, Mapping[str, int]] = {}
-        self.memory: list[mmap.mmap] = []
 
 
 _STATE = _State()
@@ -139,40 +135,15 @@ def _compile(sources: Sequence[tuple[str, Source]], cache: DiskCache | None) -> 
 
 def _map(blobs: Mapping[str, Blob]) -> None:
     """Put blobs into executable memory and note the addresses of their functions."""
-    size = sum(_aligned(len(b.code)) for b in blobs.values())
-    memory = mmap.mmap(
-        -1,
-        -(-size // _PAGE) * _PAGE,
-        flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
-        prot=mmap.PROT_READ | mmap.PROT_WRITE,
-    )
-    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    at = 0
-    found: dict[str, Mapping[str, int]] = {}
+    code = bytearray()
+    starts: dict[str, int] = {}
     for symbol, blob in blobs.items():
-        memory[at : at + len(blob.code)] = blob.code
-        found[symbol] = {name: base + at + offset for name, offset in blob.entries.items()}
-        at += _aligned(len(blob.code))
-    if _protect()(base, len(memory), mmap.PROT_READ | mmap.PROT_EXEC):
-        raise CompileError(
-            "the system does not let new machine code be executed",
-            found=os.strerror(ctypes.get_errno()),
-            remedy="Allow it (SELinux: execmem), or load the model with the reference backend.",
-        )
-    _STATE.memory.append(memory)
-    _STATE.entries.update(found)
-
-
-@functools.cache
-def _protect() -> Callable[[int, int, int], int]:
-    function = ctypes.CDLL(None, use_errno=True).mprotect
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    function.restype = ctypes.c_int
-    return function
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+        code += bytes(-len(code) % ALIGNMENT)
+        starts[symbol] = len(code)
+        code += blob.code
+    base = executable(bytes(code))
+    for symbol, blob in blobs.items():
+        _STATE.entries[symbol] = {name: base + starts[symbol] + at for name, at in blob.entries.items()}
 
 
 # the cache on disk

@@ -15,10 +15,13 @@ from typing import Final
 
 from accord.errors import CompileError
 
-__all__ = ["ALIGNMENT", "Blob", "link", "undefined"]
+__all__ = ["ALIGNMENT", "LINKABLE", "Blob", "link", "undefined"]
 
 #: A blob must be mapped at a multiple of this: a cache line, and the longest vector.
 ALIGNMENT: Final = 64
+
+#: Processors whose relocations are known here.
+LINKABLE: Final = frozenset({"x86_64"})
 
 _MACHINES: Final = {62: "x86_64", 183: "aarch64"}
 _RELA, _NOBITS = 4, 8
@@ -82,10 +85,10 @@ class _Object:
             raise CompileError("the object code is not a 64-bit little-endian ELF file")
         header = _HEADER.unpack_from(data)
         machine, start, size, count = header[2], header[6], header[11], header[12]
-        if _MACHINES.get(machine) != "x86_64":
+        if _MACHINES.get(machine) not in LINKABLE:
             raise CompileError(
                 "object code for this processor cannot be linked yet",
-                expected="x86_64",
+                expected=", ".join(sorted(LINKABLE)),
                 found=_MACHINES.get(machine, f"ELF machine {machine}"),
                 remedy="Load the model with the reference backend, which runs on every processor.",
             )

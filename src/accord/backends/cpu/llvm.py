@@ -212,8 +212,11 @@ class Builder:
         following[:] = carried
 
     @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
-        """``if condition:``; gives no value."""
+    def when(self, condition: str | None) -> Iterator[None]:
+        """``if condition:``, always for None; gives no value."""
+        if condition is None:
+            yield
+            return
         self._count += 1
         tag = f"when{self._count}"
         self.emit(f"br i1 {condition}, label %{tag}.then, label %{tag}.end")

@@ -37,9 +37,10 @@ from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.loop_code import LoopCode, Stream, cost_of, lanes_of, row_bytes
+from accord.backends.cpu.loop_launch import launch_loops
 from accord.backends.cpu.loop_values import Reduction, Result
 from accord.backends.cpu.nest import magnitude, merge_axes
-from accord.backends.protocol import Launch, Phase
+from accord.backends.protocol import Phase
 from accord.errors import CompileError
 from accord.expr.lang import Expr, bits
 from accord.ir import dims as D
@@ -47,10 +48,6 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
 __all__ = ["LoopProgram", "Operand", "Output", "Reduction", "Result", "loop_phase"]
-
-#: Elements that one task should have at least: work enough to be worth handing to a thread. Those of expensive
-#: expressions count more.
-TASK_ELEMENTS = 32768
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +131,8 @@ def loop_phase(
         dims.append(row)
         operands = (*operands, scratch)
     weight = sum(cost_of(e) for e in (*code.results, *(a for r in code.reductions for a in r.args)))
-    launch = functools.partial(_launch, (code.kept, code.reduced, code.across, code.staged, lanes_of(code), weight))
-    return Phase(code, operands, tuple(dims), launch), row
+    form = (code.kept, code.reduced, code.across, code.staged, lanes_of(code), weight)
+    return Phase(code, operands, tuple(dims), functools.partial(launch_loops, form)), row
 
 
 class _Nest:
@@ -291,30 +288,3 @@ def _axes_walked(access: Access) -> int:
 
 def _is_full(access: Access, kept: int) -> bool:
     return any(s != 0 for s in access.strides[kept:])
-
-
-def _launch(form: tuple[int, int, bool, bool, int, float], sizes: Sequence[int]) -> Launch:
-    """Blocks of the innermost two kept axes make a task: enough elements for a thread, and of about equal size."""
-    kept, reduced, across, staged, lanes, weight = form
-    extents = sizes[:kept]
-    row = max(1, math.prod(sizes[kept : kept + reduced]))
-    wanted = max(1, int(TASK_ELEMENTS / (1 + weight / 8)) // row)
-    unit = lanes if staged else 1
-    if across:
-        inner_block, inner_blocks, mid = 1, 1, extents[-1]
-    else:
-        inner_block, inner_blocks = _blocks(extents[-1], wanted, lanes)
-        mid = extents[-2] if kept > 1 else 1
-    mid_block, mid_blocks = _blocks(mid, wanted // inner_block, unit)
-    tasks = mid_blocks * inner_blocks * math.prod(extents[: -1 if across else -2])
-    blocks = (mid_block, mid_blocks, inner_block, inner_blocks)
-    return Launch((*sizes[: kept + reduced], *blocks, *sizes[kept + reduced :]), tasks)
-
-
-def _blocks(extent: int, wanted: int, unit: int) -> tuple[int, int]:
-    """Size and number of blocks of about ``wanted`` elements, a multiple of ``unit`` unless there is one."""
-    count = max(1, extent // max(1, wanted))
-    size = -(-extent // count)
-    if count > 1:
-        size = -(-size // unit) * unit
-    return max(1, size), -(-extent // max(1, size))

@@ -2,7 +2,8 @@
 
 A *panel* holds ``units`` neighbouring hidden units: for each step along the summed axis first all units of one gate,
 then those of the next. So one element of a state vector meets all gates of the panel's units in one line of memory,
-and the sums of a unit's gates end in registers of equal lanes. The last panel is filled up with zeros.
+and the sums of a unit's gates end in registers of equal lanes. The last panel may have more units than there are; what
+is computed for those is never looked at.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.protocol import Array, Phase
-from accord.expr.lang import cast, const, operand
+from accord.expr.lang import cast, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
@@ -90,10 +91,6 @@ class Packing:
         panel = self.k * line
         full, left = D.floordiv(self.hidden, units), D.modulo(self.hidden, units)
         phases = []
-        if left != 0:
-            total = (self.size * self.directions,)
-            fill = [(self.dtype, Access((1,), offset))]
-            phases.append(pointwise_phase(total, [], fill, [const(0.0, self.dtype)], operands[1:]))
         for gate, parts in enumerate(self.gates):
             value = cast(operand(0, dtype), self.dtype)
             for i in range(1, len(parts)):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
-import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Final
 
 from accord.backends.cpu.jit import entries
 from accord.backends.cpu.machine import machine
+from accord.backends.cpu.memory import zeroed
 from accord.backends.cpu.walker import MAX_THREADS, Layout, WalkerSource
 
 __all__ = ["ThreadPool", "pool"]
@@ -58,8 +58,7 @@ class ThreadPool:
 
     def __init__(self, cores: int) -> None:
         self._capacity = min(cores, MAX_THREADS) - 1
-        self._memory = mmap.mmap(-1, Layout.size(self._capacity, _TEAMS), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.address = zeroed(Layout.size(self._capacity, _TEAMS))
         library = ctypes.CDLL(None)
         for at, value in {
             Layout.CORES: cores,

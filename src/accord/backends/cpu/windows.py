@@ -13,9 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from accord.backends.cpu.images import Image, Params
+from accord.backends.cpu.images import Image, Lanes, Params, Pattern
 from accord.backends.cpu.llvm import Builder
+from accord.backends.cpu.printer import Printer
 from accord.backends.protocol import Launch
+from accord.expr.lang import Expr
 from accord.ir.dims import DimLike
 
 __all__ = ["Axis", "Row", "WindowWriter", "launch_windows", "window_dims"]
@@ -127,32 +129,49 @@ class WindowWriter(ABC):
     """Writes the functions of a kernel of sliding windows.
 
     Parameters: pixels, pixels of a task, channels, first and last inner position whose window is inside, then for each
-    spatial axis its :class:`Axis`; then those of the input, of what :meth:`operands` takes, and of the output.
+    spatial axis its :class:`Axis`; then those of the input, of what :meth:`further` takes, of the extras, the stride of
+    the output's channels, and those of the output. Operands are in the same order.
 
-    Attributes:
+    Args:
         rank: Number of spatial axes.
         width: Elements of a vector.
         pixels: Neighbouring outputs that are computed at once; 0: always one.
-        stored: Element type of the output.
+        image: The input.
+        extras: Of the epilogue.
+        output: The first output.
+        final: What is stored, an expression of the values that :meth:`store` is given and of the extras after them.
     """
 
-    rank: int
-    width: int
-    pixels: int
-    stored: str
-    input: Image
+    def __init__(
+        self,
+        rank: int,
+        width: int,
+        pixels: int,
+        image: Pattern,
+        extras: Sequence[Pattern],
+        output: Pattern,
+        final: Expr,
+    ) -> None:
+        self.rank = rank
+        self.width = width
+        self.pixels = pixels
+        self._image = image
+        self._extra_patterns = tuple(extras)
+        self._output = output
+        self._final = final
 
     @abstractmethod
-    def operands(self, b: Builder, params: Params) -> int:
-        """Read what the rows need besides geometry: sets :attr:`input`; returns the number of operands."""
+    def further(self, b: Builder, params: Params, index: int) -> int:
+        """Read what the rows need besides geometry, image and extras.
 
-    @abstractmethod
-    def output(self, b: Builder, params: Params, index: int) -> Image:
-        """The output, operand ``index``."""
+        Args:
+            b: Where to write.
+            params: Parameters, in order.
+            index: First operand to take.
 
-    @abstractmethod
-    def begin_row(self, b: Builder, row: Row) -> None:
-        """Write what all pixels of a row share."""
+        Returns:
+            The operand after the last one taken.
+        """
 
     @abstractmethod
     def pixel(self, b: Builder, row: Row, at: str) -> None:
@@ -164,7 +183,33 @@ class WindowWriter(ABC):
         row, and the row may end before the last of them.
         """
 
+    def store(self, b: Builder, row: Row, lanes: Lanes, position: str, values: Sequence[str]) -> None:
+        """Store the output pixel at ``position`` of the row."""
+        found = list(values)
+        for extra, start in zip(self.extras, self._extra_rows, strict=True):
+            found.append(lanes.read(extra, extra.at([(1 + self.rank, position)], start)))
+        result = Printer(b, lanes.width).value(self._final, found)
+        target = b.address(row.target, self._output.dtype, b.mul(b.sub(position, row.first), row.step))
+        lanes.store(self._output.dtype, self._output.channel, result, target, self._channel_stride)
+
+    def _operands(self, b: Builder, params: Params) -> int:
+        """Read everything but geometry and the output; the operand after the last one taken."""
+        axes = 2 + self.rank
+        self.input = Image(b, self._image, b.operand(0), params, axes)
+        index = self.further(b, params, 1)
+        self.extras = []
+        for pattern in self._extra_patterns:
+            self.extras.append(Image(b, pattern, b.operand(index), params, axes))
+            index += 1
+        self._channel_stride = params.next()
+        return index
+
     # functions
+
+    @staticmethod
+    def _places(position: Sequence[str]) -> list[tuple[int, str]]:
+        """Batch and outer spatial coordinates with their axes."""
+        return [(0, position[0]), *((2 + a, p) for a, p in enumerate(position[1:]))]
 
     def _coordinates(self) -> list[str]:
         return ["%n", *(f"%o{a}" for a in range(self.rank - 1))]
@@ -181,7 +226,7 @@ class WindowWriter(ABC):
         params = Params(b, 2)
         channels, low, high = params.take(3)
         axes = [_Size(*params.take(6)) for _ in range(self.rank)]
-        self.operands(b, params)
+        self._operands(b, params)
         source = self.input.at([(0, "%n")])
         taps = []
         for a, axis in enumerate(axes):
@@ -192,7 +237,7 @@ class WindowWriter(ABC):
                 taps.append(inside_taps(b, axis, start))
             source = self.input.at([(2 + a, start)], source)
         row = Row(channels, axes, position, source, taps, low, high, "%first", "%last", "%target", "%step")
-        self.begin_row(b, row)
+        self._extra_rows = [e.at(self._places(position)) for e in self.extras]
         self._row(b, row)
         return b
 
@@ -217,17 +262,16 @@ class WindowWriter(ABC):
         params = Params(b)
         pixels, size, *_ = params.take(5)
         axes = [_Size(*params.take(6)) for _ in range(self.rank)]
-        index = self.operands(b, params)
-        output = self.output(b, params, index)
+        index = self._operands(b, params)
+        output = Image(b, self._output, b.operand(index), params, 2 + self.rank)
         with b.loop("%first", "%last") as task:
             begin = b.mul(task, size)
             end = b.min(b.add(begin, size), pixels)
 
             def target(position: Sequence[str], first: str, done: str) -> tuple[str, str]:
                 del done
-                places = [(0, position[0]), *((2 + a, p) for a, p in enumerate(position[1:]))]
                 inner = 1 + self.rank
-                return output.at([*places, (inner, first)]), output.strides[inner]
+                return output.at([*self._places(position), (inner, first)]), output.strides[inner]
 
             self._rows(b, axes, begin, end, row_name, target)
         return b
@@ -244,11 +288,11 @@ class WindowWriter(ABC):
         )
         params = Params(b, 5)
         axes = [_Size(*params.take(6)) for _ in range(self.rank)]
-        self.operands(b, params)
+        self._operands(b, params)
 
         def target(position: Sequence[str], first: str, done: str) -> tuple[str, str]:
             del position, first
-            return b.address("%target", self.stored, b.mul(done, "%step")), "%step"
+            return b.address("%target", self._output.dtype, b.mul(done, "%step")), "%step"
 
         self._rows(b, axes, "%first", b.add("%first", "%count"), row_name, target)
         return b
@@ -284,11 +328,14 @@ class WindowWriter(ABC):
 
 def inside_taps(b: Builder, axis: _Size, start: str) -> tuple[str, str]:
     """The range of taps of a window that begins at ``start`` that are inside the image."""
-    missing = b.max(b.sub(0, start), 0)
-    first = b.op(f"udiv i64 {b.sub(b.add(missing, axis.dilation), 1)}, {axis.dilation}")
-    room = b.max(b.sub(axis.size, start), 0)
-    stop = b.op(f"udiv i64 {b.sub(b.add(room, axis.dilation), 1)}, {axis.dilation}")
-    return first, b.min(stop, axis.kernel)
+    return taps_before(b, axis, start, "0"), taps_before(b, axis, start, axis.size)
+
+
+def taps_before(b: Builder, axis: _Size, start: str, limit: str) -> str:
+    """How many taps of a window that begins at ``start`` lie before ``limit``."""
+    room = b.max(b.sub(limit, start), 0)
+    count = b.op(f"udiv i64 {b.sub(b.add(room, axis.dilation), 1)}, {axis.dilation}")
+    return b.min(count, axis.kernel)
 
 
 def over_taps(

@@ -7,7 +7,7 @@ device. Outputs have the right shape and dtype and hold zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from accord.backends.protocol import (
     Program,
     ViewKernel,
 )
-from accord.backends.view import NodeView
 from accord.contract.registry import contract_for
 from accord.errors import UnknownOperatorError
 from accord.ir import dims as D
 from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
+
+if TYPE_CHECKING:
+    from accord.backends.view import NodeView
 
 __all__ = ["NullBackend", "backend"]
 

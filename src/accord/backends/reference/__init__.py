@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from accord.backends.protocol import Arrangement, Backend, HostKernel, Kernel
-from accord.backends.view import NodeView
 from accord.contract.registry import user_contract
 from accord.errors import AccordError
 from accord.ir.reason import Reason
 
 if TYPE_CHECKING:
     from accord.backends.reference.kernels import ReferenceKernel
+    from accord.backends.view import NodeView
 
 __all__ = ["ReferenceBackend", "backend"]
 

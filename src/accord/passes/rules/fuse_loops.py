@@ -47,9 +47,17 @@ class FuseLoops(Rule):
             if found is None:
                 break
             group = found
-        if len(group) == 1:
+        if sum(not is_view(n) for n in group) < 2:
             return why
         return function_patch(group, context, ", ".join(label(n) for n in group))
+
+
+def is_view(node: ir.Node) -> bool:
+    """Whether a node only says which elements of its input are meant: alone it costs nothing."""
+    return node.domain == "" and node.op_type in _VIEWS
+
+
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose", "Expand", "Slice"})
 
 
 def _larger(graph: ir.Graph, group: Sequence[ir.Node], context: RuleContext) -> Iterator[list[ir.Node]]:
@@ -59,6 +67,7 @@ def _larger(graph: ir.Graph, group: Sequence[ir.Node], context: RuleContext) -> 
     readers = {u.node for v in leaving for u in v.uses()} - members
     readers = {n for n in readers if n.graph is graph}
     feeding = {p for n in group for v in n.inputs if v is not None and (p := v.producer()) is not None} - members
+    feeding = {p for p in feeding if p.graph is graph}
     place = graph_order(graph, (*readers, *feeding, *group), context)
     for reader in sorted(readers, key=place.__getitem__):
         made = [v for v in leaving if any(u.node is not reader for u in v.uses() if u.node not in members)]
@@ -73,7 +82,7 @@ def _larger(graph: ir.Graph, group: Sequence[ir.Node], context: RuleContext) -> 
             yield sorted((*group, reader), key=place.__getitem__)
     last = max(place[n] for n in group)
     for producer in sorted(feeding, key=place.__getitem__, reverse=True):
-        private = producer.graph is graph and not any(o.is_graph_output() for o in producer.outputs)
+        private = not any(o.is_graph_output() for o in producer.outputs)
         if private and place[producer] < last and all(u.node in members for o in producer.outputs for u in o.uses()):
             yield sorted((*group, producer), key=place.__getitem__)
 

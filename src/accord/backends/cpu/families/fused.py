@@ -8,14 +8,17 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
+from accord.backends.cpu.families.groups import group_kernel
 from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, const, operand
 from accord.expr.onnx_ops import dtype_name, lower
+from accord.ir import dims as D
+from accord.ir.dims import DimLike
 from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
-from accord.ir.strides import Access, broadcast_access
+from accord.ir.strides import Access, Order, broadcast_access, order_of
 
 __all__ = ["arrange_fused", "select_fused"]
 
@@ -52,14 +55,46 @@ def arrange_fused(view: NodeView) -> Arrangement:
     body = _Body(view, function)
     root = body.root()
     key = (root.node.domain, root.node.op_type)
+    if key not in ROOTS:
+        return _follow(view)
     arranger = ARRANGERS.get(key)
-    if key not in ROOTS or arranger is None:
+    if arranger is None:
         return Arrangement()
     wanted = arranger(root)
     inputs = {body.outer(i): order for i, order in enumerate(wanted.inputs) if root.has(i)}
     return Arrangement(
         tuple(inputs.get(i) for i in range(len(view.node.inputs))), wanted.outputs[:1], strided=wanted.strided
     )
+
+
+def _follow(view: NodeView) -> Arrangement:
+    """Outputs of a loop nest lie as the largest input of their rank does that has no gaps."""
+    orders: dict[int, tuple[DimLike, Order]] = {}
+    for i in range(len(view.node.inputs)):
+        shape = view.tensor(i).shape
+        if shape is None or view.tensor(i).is_const:
+            continue
+        order = order_of(shape, view.access(i))
+        size = D.product(shape)
+        if order is not None and (len(shape) not in orders or _is_larger(size, orders[len(shape)][0])):
+            orders[len(shape)] = size, order
+    outputs = [
+        None if (rank := view.output(j).rank) not in orders else orders[rank][1] for j in range(len(view.node.outputs))
+    ]
+    return Arrangement(outputs=tuple(outputs), strided=True)
+
+
+def _is_larger(size: DimLike, other: DimLike) -> bool:
+    return size != other and D.proves_le(other, size)
+
+
+def _group(body: _Body) -> Kernel | Reason:
+    """One loop nest of all nodes."""
+    view = body.view
+    places = dict(body.layouts)
+    places |= {formal: view.output_access(j) for j, formal in enumerate(body.function.outputs)}
+    nodes = [NodeView(n, body.analyzer, body.layouts) for n in body.nodes]
+    return group_kernel(nodes, body.function.inputs, body.function.outputs, places.__getitem__)
 
 
 def select_fused(view: NodeView) -> Kernel | Reason:
@@ -70,7 +105,7 @@ def select_fused(view: NodeView) -> Kernel | Reason:
     body = _Body(view, function)
     key = (body.nodes[0].domain, body.nodes[0].op_type)
     if key not in ROOTS:
-        return Reason(f"{body.nodes[0].op_type} is no root of an epilogue")
+        return _group(body)
     root = RootView(body.nodes[0], body.analyzer, body.layouts)
     root.stored = view.output_access()
     found = _epilogue(body, root)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from accord.backends.cpu.families.movements import known_bits
-from accord.backends.cpu.families.table import known, output_operands, selects
+from accord.backends.cpu.families.table import arranges, known, output_operands, selects
 from accord.backends.cpu.gates import CELLS, Activation, Cell, CellKind, read_activations
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.packing import Packing, joined
 from accord.backends.cpu.projection import Panel, heights_of, projection_phase
 from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements
 from accord.backends.cpu.sequences import reverse_phase
-from accord.backends.protocol import Array, Kernel, NativeKernel, Phase
+from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, bits
 from accord.ir import dims as D
@@ -22,7 +22,7 @@ from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
 
-__all__ = ["recurrent", "reverse_sequence"]
+__all__ = ["any_strides", "recurrent", "reverse_sequence"]
 
 _X, _W, _R, _B, _LENGTHS, _H0, _C0, _P = range(8)
 #: Panels of few gates hold more units, so that one element of a state meets about this many vectors.
@@ -103,6 +103,13 @@ class _Layer:
             numbers = (self.operands[index], self.scratch_operand)
             self.phases += p.phases(self.stored, self.view.access(index), starts[-1], numbers)
         return self.scratch_operand, starts
+
+
+@arranges(*CELLS, "ReverseSequence")
+def any_strides(view: NodeView) -> Arrangement:
+    """Operands are walked as they lie."""
+    del view
+    return Arrangement(strided=True)
 
 
 @selects(*CELLS)

@@ -8,13 +8,15 @@ import numpy as np
 
 from accord.backends.cpu.depthwise import depthwise_phase
 from accord.backends.cpu.epilogue import epilogue_of
-from accord.backends.cpu.families.table import known
+from accord.backends.cpu.families.table import arranges, known, output_operands, selects
 from accord.backends.cpu.images import accumulator
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.pools import Pooling, pool_phase
 from accord.backends.cpu.windows import Axis
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel
 from accord.backends.view import NodeView
-from accord.expr.lang import bits
+from accord.expr.lang import FLOATS, Expr, bits, call, const, operand
+from accord.expr.primitives import abs_, sqrt
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
@@ -129,3 +131,80 @@ def _packed(weights: Array, acc: str) -> Array:
     moved = np.moveaxis(weights, (0, 1), (-1, -2)).astype(_NUMPY[acc])
     width = [(0, 0)] * (moved.ndim - 1) + [(0, -moved.shape[-1] % lanes)]
     return np.ascontiguousarray(np.pad(moved, width))
+
+
+@arranges("MaxPool", "AveragePool", "LpPool")
+def arrange_pool(view: NodeView) -> Arrangement:
+    """Channels-last."""
+    return channels_last_arrangement(view)
+
+
+@selects("MaxPool", "AveragePool", "LpPool", epilogue=True)
+def pool(view: NodeView) -> Kernel | Reason:
+    """Pools over one to three spatial axes; any strides, lanes along channels."""
+    found = known(view.tensor(0), "the input")
+    if isinstance(found, Reason):
+        return found
+    x, dtype = found
+    out = view.output().shape
+    kernel = [int(k) for k in view.attr("kernel_shape")]
+    rank = len(kernel)
+    if out is None or not 1 <= rank <= 3 or dtype == "bool":
+        return Reason("only numbers over one to three spatial axes")
+    axes = window_axes(view, x[2:], out[2:], kernel)
+    pooling = _pooling(view, accumulator(dtype), dtype)
+    if isinstance(pooling, Reason):
+        return pooling
+    epilogue = epilogue_of(view)
+    numbers = output_operands(view.node, 1 + len(epilogue.extras))
+    wanted = len(numbers) > 1 and numbers[1] >= 0
+    if numbers[0] < 0:
+        return Reason("only the indices are wanted")
+    phase = pool_phase(
+        x[0],
+        x[1],
+        axes,
+        (dtype, view.access(0)),
+        view.output_access(),
+        pooling,
+        epilogue,
+        tuple(range(1 + len(epilogue.extras) + 1 + wanted)),
+        counted=_counted(view, axes),
+        indices=view.output_access(1) if wanted else None,
+        column_major=bool(view.attr("storage_order", 0)),
+    )
+    return NativeKernel(f"{view.node.op_type} {dtype}", (phase,), (0,), flops=D.product((*out, *kernel)))
+
+
+def _pooling(view: NodeView, acc: str, dtype: str) -> Pooling | Reason:
+    """What the operator computes, in type ``acc``."""
+    x, total = operand(0, acc), operand(0, acc)
+    if view.node.op_type == "MaxPool":
+        unsigned, size = dtype.startswith("u"), bits(dtype)
+        lowest = float("-inf") if dtype in FLOATS else 0 if unsigned else -(1 << (size - 1))
+        return Pooling(x, "max", lowest, total, False)
+    if dtype not in FLOATS:
+        return Reason(f"{view.node.op_type} is generated for floats, not for {dtype}")
+    if view.node.op_type == "AveragePool":
+        return Pooling(x, "add", 0.0, total * operand(1, acc), True)
+    p = int(view.attr("p", 2))
+    powers: dict[int, tuple[Expr, Expr]] = {1: (abs_(x), total), 2: (x * x, sqrt(total))}
+    general = (call("pow", abs_(x), const(p, acc)), call("pow", total, const(1.0 / p, acc))) if p > 2 else None
+    chosen = powers.get(p, general)
+    return Reason(f"the norm of order {p}") if chosen is None else Pooling(chosen[0], "add", 0.0, chosen[1], False)
+
+
+def _counted(view: NodeView, axes: Sequence[Axis]) -> list[tuple[DimLike, DimLike]]:
+    """Where the elements begin and end that an average is taken over: of the image, or of the padding as well."""
+    if not view.attr("count_include_pad", 0):
+        return [(0, a.size) for a in axes]
+    pads = view.attr("pads") or (0,) * 2 * len(axes)
+    mode = view.attr("auto_pad") or "NOTSET"
+    bounds: list[tuple[DimLike, DimLike]] = []
+    for a, axis in enumerate(axes):
+        behind = int(pads[len(axes) + a]) if mode == "NOTSET" else 0
+        end = axis.size + behind
+        if mode.startswith("SAME"):  # the padding ends where the last window does
+            end = D.maximum((axis.out - 1) * axis.stride - axis.pad + (axis.kernel - 1) * axis.dilation + 1, end)
+        bounds.append((axis.pad * -1, end))
+    return bounds
