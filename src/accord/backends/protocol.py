@@ -244,6 +244,14 @@ class Backend(ABC):
     def select(self, view: NodeView) -> Kernel | Reason:
         """The kernel for a node, or why there is none."""
 
+    def select_late(self, view: NodeView) -> Kernel | Reason:
+        """A kernel for a node for which :meth:`select` gave one whose sizes are only known after other steps ran.
+
+        It is a :class:`HostKernel`; by default there is none.
+        """
+        del view
+        return Reason("sizes depend on data")
+
     def arrange(self, view: NodeView) -> Arrangement:
         """How the operands of a node should lie; row-major by default. ``view`` tells how its inputs lie.
 
