@@ -116,6 +116,8 @@ class Executor:
         for step in self.plan.steps:
             if isinstance(step.kernel, NativeKernel):
                 kernels.setdefault(step.placement.backend, []).append(step.kernel)
+            elif isinstance(step.kernel, HostKernel):
+                step.kernel.prepare()
         for backend, found in kernels.items():
             self.backends[backend].prepare(found)
         for (index, _), child in self.children.items():
