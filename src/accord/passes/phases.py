@@ -17,6 +17,8 @@ from accord.passes.rule import Rule
 from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
 from accord.passes.rules.recognise.activations import RecogniseActivation
+from accord.passes.rules.recognise.attention import RecogniseAttention
+from accord.passes.rules.recognise.heads import PackAttentionHeads, PackRotaryHeads
 from accord.passes.rules.recognise.normalisation import RecogniseNormalisation
 from accord.passes.rules.recognise.prelu import RecognisePRelu
 from accord.passes.rules.recognise.reduction import RecogniseMean
@@ -74,6 +76,12 @@ def phases() -> tuple[Phase, ...]:
                 RecogniseMean(),
                 RecogniseActivation(),
                 RecognisePRelu(),
+                RecogniseAttention(),
+                PackRotaryHeads(),
+                PackAttentionHeads(),
+                MergeTransposes(),
+                RemoveNoOpMovement(),
+                CommonSubexpressions(),
             ),
         ),
         Phase("fuse", (BatchNormToAffine(),)),
@@ -82,4 +90,4 @@ def phases() -> tuple[Phase, ...]:
 
 def rule_names() -> list[str]:
     """Names of all rules, for messages and for switching off."""
-    return [r.name for p in phases() for r in p.rules]
+    return list(dict.fromkeys(r.name for p in phases() for r in p.rules))
