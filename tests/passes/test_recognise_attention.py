@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recognise_harness import F, G, attributes, compiled, nodes, ops, reasons, same, stays
+from recognise_harness import F, G, attributes, compiled, in_onnxruntime, nodes, ops, reasons, same, stays
+
+from builders import node
 
 RNG = np.random.default_rng(13)
 B, S, H, D = 2, 5, 4, 8
@@ -41,7 +43,7 @@ def projections(g, x="x"):
 
 def run(g, y, left, inputs=None, feeds=None, tolerance=2e-5):
     """The attention is whole, in its packed form, and what is left beside the projections is ``left``."""
-    g.nodes.append(__import__("onnx").helper.make_node("Sin", [y], ["out"]))
+    g.nodes.append(node("Sin", [y], ["out"]))
     proto = g.model({"x": ["b", "s", E], **(inputs or {})}, "out")
     m = compiled(proto)
     assert [o for o in ops(m) if o not in ("MatMul", "Add", "Sin", "Split")] == left, (ops(m), reasons(m))
@@ -93,27 +95,13 @@ def test_bert_with_padding(opset):
     wide = g.axes("Unsqueeze", g("Cast", "m", to=1), [1, 2])
     mask = g("Mul", g("Sub", 1.0, wide), -10000.0)
     y = bert_torchscript(g, mask)
-    g.nodes.append(__import__("onnx").helper.make_node("Sin", [y], ["out"]))
+    g.nodes.append(node("Sin", [y], ["out"]))
     proto = g.model({"x": ["b", "s", E], "m": (np.int64, ["b", "s"])}, "out")
     m = compiled(proto)
     assert "Softmax" not in ops(m)
     assert len(nodes(m, "Attention")[0].inputs) == 4
     same(proto, {"x": rand(B, S, E), "m": PADDING}, m)
     in_onnxruntime(m, {"x": rand(B, S, E), "m": PADDING})
-
-
-def in_onnxruntime(m, feeds, tolerance=2e-5):
-    """The stage can be dumped: ONNX Runtime runs what was written."""
-    import onnxruntime
-
-    from accord.runtime.save import save_stage
-
-    path = __import__("pathlib").Path(__import__("tempfile").mkdtemp()) / "stage.onnx"
-    save_stage(m.compiled.model, None, path)
-    onnxruntime.set_default_logger_severity(4)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    for a, b in zip(session.run(None, dict(feeds)), m(feeds), strict=True):
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 def test_dynamo_with_a_guard_against_nan():
@@ -365,8 +353,8 @@ MASKS = {
 def test_masks(kind, shape):
     g = G(17)
     y = simple(g, MASKS[kind])
-    g.nodes.append(__import__("onnx").helper.make_node("Sin", [y], ["out"]))
-    used = {n for node in g.nodes for n in node.input}
+    g.nodes.append(node("Sin", [y], ["out"]))
+    used = {n for n_ in g.nodes for n in n_.input}
     declared = {"a": (F, shape), "c": (F, shape), "k": (np.bool_, shape), "l": (np.bool_, shape)}
     inputs = {k: v for k, v in declared.items() if k in used}
     concrete = [{"s": S, "b": B}.get(d, d) for d in shape]
@@ -508,7 +496,7 @@ def test_scores_that_are_read_elsewhere():
 def test_masks_that_are_none(mask, why):
     g = G(17)
     y = simple(g, mask)
-    used = {n for node in g.nodes for n in node.input}
+    used = {n for n_ in g.nodes for n in n_.input}
     inputs = {"k": (np.bool_, ["b", 1, "s", "s"]), "f": (F, ["b", 1, 1, "s"]), "w": (F, [3, 1, 1, 1, 1])}
     proto = g.model({"x": ["b", "s", E], **{k: v for k, v in inputs.items() if k in used}}, y)
     if "w" in used:

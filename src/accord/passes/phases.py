@@ -17,11 +17,19 @@ from accord.passes.rule import Rule
 from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
 from accord.passes.rules.recognise.activations import RecogniseActivation
+from accord.passes.rules.recognise.affine_chain import AffineBeforeTranspose, MergeAffine
 from accord.passes.rules.recognise.attention import RecogniseAttention
+from accord.passes.rules.recognise.cache import RecogniseCache
+from accord.passes.rules.recognise.causal import RecogniseCausalMask
+from accord.passes.rules.recognise.einsum import EinsumToMatMul
+from accord.passes.rules.recognise.group_norm import RecogniseGroupNorm
 from accord.passes.rules.recognise.heads import PackAttentionHeads, PackRotaryHeads
+from accord.passes.rules.recognise.movement import RecogniseDepthSpace, RemoveSplitConcat
 from accord.passes.rules.recognise.normalisation import RecogniseNormalisation
 from accord.passes.rules.recognise.prelu import RecognisePRelu
+from accord.passes.rules.recognise.projections import MergeProjections
 from accord.passes.rules.recognise.reduction import RecogniseMean
+from accord.passes.rules.recognise.rotary import RecogniseRotary
 from accord.passes.rules.recognise.softmax import RecogniseSoftmax
 from accord.passes.rules.simplify import (
     CollapseReshapes,
@@ -71,16 +79,29 @@ def phases() -> tuple[Phase, ...]:
         Phase(
             "recognise",
             (
+                EinsumToMatMul(),
                 RecogniseNormalisation(),
+                RecogniseGroupNorm(),
                 RecogniseSoftmax(),
                 RecogniseMean(),
                 RecogniseActivation(),
                 RecognisePRelu(),
+                RecogniseDepthSpace(),
+                RemoveSplitConcat(),
+                RecogniseRotary(),
                 RecogniseAttention(),
+                MergeProjections(),
+                MergeAffine(),
+                AffineBeforeTranspose(),
+                FoldAffineIntoContraction(),
+                RecogniseCache(),
+                RecogniseCausalMask(),
                 PackRotaryHeads(),
                 PackAttentionHeads(),
+                FoldConstants(),
                 MergeTransposes(),
                 RemoveNoOpMovement(),
+                ShareConstants(),
                 CommonSubexpressions(),
             ),
         ),

@@ -107,15 +107,14 @@ def _full(b: Builder, value: ir.Value, frame: Frame) -> ir.Value | Reason:
     shape = b.shape(value)
     if shape is None:
         return Reason("the rank of the mask is not known")
-    queries, keys = frame.shape[-2:]
-    if len(shape) >= 2 and shape[-2] == queries and shape[-1] == keys:
+    padded = (1,) * (2 - len(shape)) + tuple(shape)
+    sizes: list[ir.Value] = []
+    for size, wanted, source in zip(padded[-2:], frame.shape[-2:], (frame.query, frame.key), strict=True):
+        if size != 1 or wanted == 1:
+            sizes.append(b.ints(1))  # it has this size already, perhaps under another name
+        else:
+            sizes.append(b.ints(wanted) if isinstance(wanted, int) else b("Shape", source, start=2, end=3))
+    if all(b.fact(v).is_const and b.fact(v).numpy() == 1 for v in sizes) and len(shape) >= 2:
         return value
-    if len(shape) >= 2 and 1 not in (shape[-2], shape[-1]):
-        return value  # a size under another name
-    if isinstance(queries, int) and isinstance(keys, int):
-        return b("Expand", value, b.ints(queries, keys))
-    sizes = [
-        b.ints(d) if isinstance(d, int) else b("Shape", v, start=2, end=3)
-        for d, v in ((queries, frame.query), (keys, frame.key))
-    ]
-    return b("Expand", value, b("Concat", *sizes, axis=0))
+    target = sizes[0] if len(sizes) == 1 else b("Concat", *sizes, axis=0)
+    return b("Expand", value, target)

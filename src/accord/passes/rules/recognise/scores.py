@@ -18,7 +18,7 @@ from accord.passes.manager import label
 from accord.passes.rule import RuleContext
 from accord.passes.rules.recognise.formula import PRECISION
 
-__all__ = ["Mask", "Scores", "read_scores"]
+__all__ = ["Mask", "Scores", "hides", "read_scores"]
 
 #: Nodes between the product and the probabilities at most.
 _LONGEST = 24
@@ -208,7 +208,7 @@ def _chosen(walk: _Walk, node: ir.Node) -> ir.Value | Reason | None:
     if scores is None or shape is None or not _keeps(shape, walk.context.tensor(node.outputs[0]).shape):
         return Reason(f"the condition of {label(node)} broadcasts the scores")
     fill *= walk.factor
-    if not _hides(fill, walk.context.tensor(scores).dtype):
+    if not hides(fill, walk.context.tensor(scores).dtype):
         return Reason(
             f"masked scores are set to {fill:g}, which other scores may be as low as", "Mask with minus infinity."
         )
@@ -216,7 +216,7 @@ def _chosen(walk: _Walk, node: ir.Node) -> ir.Value | Reason | None:
     return scores
 
 
-def _hides(fill: float, dtype: ir.DataType | None) -> bool:
+def hides(fill: float, dtype: ir.DataType | None) -> bool:
     """True if a score plus ``fill`` is ``fill``: only then is replacing a score the same as adding to it."""
     if fill == -np.inf:
         return True
