@@ -158,6 +158,7 @@ class _Writer:
         frame = Frame(
             query,
             key,
+            2,
             tuple(D.product(f.size for f in a) for a in self.views.axes((q.batch, q.heads, q.length, k.length))),
         )
         mask = mask_input(b, scores.masks, frame, context)

@@ -15,6 +15,7 @@ from accord.ir import dims as D
 from accord.ir.facts import TensorFact
 from accord.ir.patch import Patch, Reason
 from accord.passes.rule import Rule, RuleContext, onnx_ops
+from accord.passes.rules.recognise.masks import Frame, full_mask
 from accord.passes.rules.recognise.region import known
 from accord.passes.rules.recognise.scores import hides
 
@@ -54,23 +55,21 @@ class RecogniseCausalMask(Rule):
         op = "And" if context.tensor(mask).dtype == ir.DataType.BOOL else "Add"
         for p in rest:
             remaining = p if remaining is None else b(op, remaining, p)
-        shape = context.tensor(remaining).shape if remaining is not None else ()
-        if remaining is not None and (shape is None or len(shape) < 2 or shape[-2:] != frame[:2]):
-            remaining = b("Expand", remaining, _target(b, context, mask))
+        if remaining is not None:
+            query, key = node.inputs[:2]
+            rank = context.tensor(query).rank
+            last = (context.tensor(remaining).shape or (1,))[-1]
+            if query is None or key is None or rank is None or (past is not None and last == 1):
+                return Reason("the mask beside the frontier is one for all keys")
+            made = full_mask(b, remaining, Frame(query, key, rank - 2, frame[:2]))
+            if isinstance(made, Reason):
+                return made
+            remaining = made
         attributes: dict[str, Any] = {**node.attributes, "is_causal": 1}
         inputs = [*node.inputs[:3], remaining, *node.inputs[4:]]
         outputs = b.multi("Attention", len(node.outputs), *inputs, **attributes)
         replace = dict(zip(node.outputs, outputs, strict=True))
         return Patch(replace, tuple(b.nodes), tuple(b.constants), note=f"{len(rest)} masks remain")
-
-
-def _target(b: Any, context: RuleContext, mask: ir.Value) -> ir.Value:
-    """The last two sizes of the whole mask, for an Expand of a part of it."""
-    shape = context.tensor(mask).shape
-    assert shape is not None
-    if all(isinstance(d, int) for d in shape[-2:]):
-        return b.ints(*shape[-2:])  # type: ignore[no-any-return]
-    return b("Shape", mask, start=-2)  # type: ignore[no-any-return]
 
 
 def _length(node: ir.Node, index: int, context: RuleContext) -> D.DimLike | None:

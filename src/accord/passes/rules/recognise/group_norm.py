@@ -22,6 +22,7 @@ from accord.passes.rules.recognise.region import allows
 __all__ = ["RecogniseGroupNorm"]
 
 Floats = npt.NDArray[np.float64]
+_NORMS = ("InstanceNormalization", "LayerNormalization", "GroupNormalization")
 
 
 @dataclass(slots=True)
@@ -49,38 +50,47 @@ class RecogniseGroupNorm(Rule):
         channels = shape[1]
         walk = _Walk(np.ones(channels), np.zeros(channels), [])
         inner = self._back(node, walk, shape, context)
-        if inner is None or inner.op_type != "InstanceNormalization":
+        if inner is None:
             return None
-        walk.nodes.append(inner)
-        first = inner.inputs[0].producer() if inner.inputs[0] is not None else None
+        whole = inner.op_type == "GroupNormalization"
+        found = inner.inputs[0] if whole else self._grouped(inner, shape, context)
+        if not isinstance(found, ir.Value):
+            return found
         grouped = context.tensor(inner.inputs[0]).shape
-        if first is None or first.op_type != "Reshape" or first.domain != "" or grouped is None:
+        groups = int(context.attr(inner, "num_groups", 1)) if whole else grouped[1] if grouped is not None else 0
+        if not isinstance(groups, int) or groups in (0, channels) or not allows("GroupNormalization", dtype, context):
             return None
-        x = first.inputs[0]
-        if x is None or context.tensor(x).shape != shape or not self._groups(grouped, shape):
-            return Reason("the Reshape before does not split the channels into groups")
-        groups = int(grouped[1]) if isinstance(grouped[1], int) else 0
-        if groups in (0, channels) or not allows("GroupNormalization", dtype, context):
-            return None
-        own = [context.constant(v) for v in inner.inputs[1:3]]
-        if own[0] is None or own[1] is None:
-            return Reason("scale or shift of the InstanceNormalization is not constant")
-        for value in (n.outputs[0] for n in walk.nodes[1:]):
+        own = _own_affine(inner, groups, channels, context)
+        if isinstance(own, Reason):
+            return own
+        for value in (n.outputs[0] for n in (*walk.nodes[1:], inner)):
             if context.only_use(value) is None:
                 return Reason(f"'{value.name}' between is read by others as well")
-        each = channels // groups
-        scale = walk.scale * np.repeat(own[0].astype(np.float64), each)
-        shift = walk.shift + walk.scale * np.repeat(own[1].astype(np.float64), each)
+        scale, shift = walk.scale * own[0], walk.shift + walk.scale * own[1]
         b = context.builder()
         y = b(
             "GroupNormalization",
-            x,
+            found,
             b.const(scale.astype(dtype.numpy())),
             b.const(shift.astype(dtype.numpy())),
             num_groups=groups,
             epsilon=float(context.attr(inner, "epsilon", 1e-5)),
         )
-        return patch_from(b, node, [y], f"{groups} groups, {len(walk.nodes)} nodes to {label(first)}")
+        return patch_from(b, node, [y], f"{groups} groups, {len(walk.nodes)} nodes behind {label(inner)}")
+
+    def _grouped(self, inner: ir.Node, shape: D.Shape, context: RuleContext) -> ir.Value | Reason | None:
+        """The value whose channels the Reshape before an InstanceNormalization puts into groups."""
+        first = inner.inputs[0].producer() if inner.inputs[0] is not None else None
+        grouped = context.tensor(inner.inputs[0]).shape
+        if first is None or first.op_type != "Reshape" or first.domain != "" or grouped is None:
+            return None
+        x = first.inputs[0]
+        flat = len(grouped) == 3 and context.attr(inner, "axis", -1) in (-1, 2)
+        if inner.op_type == "LayerNormalization" and not flat:
+            return None
+        if x is None or context.tensor(x).shape != shape or not self._groups(grouped, shape):
+            return Reason("the Reshape before does not split the channels into groups")
+        return x
 
     @staticmethod
     def _groups(grouped: D.Shape, shape: D.Shape) -> bool:
@@ -102,8 +112,8 @@ class RecogniseGroupNorm(Rule):
         for _ in range(6):
             if current is None or current.domain != "" or current.graph is not node.graph:
                 return None
-            if current.op_type == "InstanceNormalization":
-                return current if reshaped else None
+            if current.op_type in _NORMS:
+                return current if reshaped == (current.op_type != "GroupNormalization") else None
             walk.nodes.append(current)
             if current.op_type == "Reshape":
                 if reshaped or context.tensor(current.outputs[0]).shape != shape:
@@ -134,6 +144,23 @@ class RecogniseGroupNorm(Rule):
                 walk.shift = walk.shift + walk.scale * by_channel
             return node.inputs[side]
         return None
+
+
+def _own_affine(inner: ir.Node, groups: int, channels: int, context: RuleContext) -> tuple[Floats, Floats] | Reason:
+    """Scale and shift of the operator that normalises, by channel."""
+    out: list[Floats] = []
+    for index, default in ((1, 1.0), (2, 0.0)):
+        value = inner.inputs[index] if index < len(inner.inputs) else None
+        content = np.full(1, default) if value is None else context.constant(value)
+        if content is None:
+            return Reason(f"scale or shift of {label(inner)} is not constant")
+        if inner.op_type == "LayerNormalization":
+            if not bool((content == content.reshape(-1)[0]).all()):
+                return Reason("scale or shift vary within a group")
+            content = content.reshape(-1)[:1]
+        flat = content.astype(np.float64).reshape(-1)
+        out.append(np.repeat(flat, channels // groups) if flat.size == groups else np.broadcast_to(flat, channels))
+    return out[0], out[1]
 
 
 def _by_channel(content: Floats, at: D.Shape, shape: D.Shape) -> Floats | None:

@@ -14,7 +14,7 @@ from accord.ir.patch import Reason
 from accord.passes.rule import RuleContext
 from accord.passes.rules.recognise.scores import Mask
 
-__all__ = ["Frame", "mask_input"]
+__all__ = ["Frame", "full_mask", "mask_input"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,15 @@ class Frame:
     """The scores that a mask is for.
 
     Attributes:
-        query: The operator's query, with four axes.
-        key: The operator's key, with four axes.
-        shape: ``(batch, heads, queries, keys)``.
+        query: The operator's query.
+        key: The operator's key.
+        axis: The axis of both that the length is.
+        shape: ``(batch, heads, queries, keys)``; at least the last two.
     """
 
     query: ir.Value
     key: ir.Value
+    axis: int
     shape: D.Shape
 
 
@@ -54,7 +56,7 @@ def mask_input(b: Builder, masks: Sequence[Mask], frame: Frame, context: RuleCon
         total = parts[0]
         for v in parts[1:]:
             total = b("Add", total, v)
-    return _full(b, total, frame)
+    return full_mask(b, total, frame)
 
 
 def _added(b: Builder, mask: Mask, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -102,7 +104,7 @@ def _by_shape(b: Builder, value: ir.Value, heads: int) -> ir.Value:
     return b("Reshape", value, b("Concat", b.ints(-1, heads), rest, axis=0))
 
 
-def _full(b: Builder, value: ir.Value, frame: Frame) -> ir.Value | Reason:
+def full_mask(b: Builder, value: ir.Value, frame: Frame) -> ir.Value | Reason:
     """The mask with all queries and keys, as ONNX Runtime wants it; other axes may broadcast."""
     shape = b.shape(value)
     if shape is None:
@@ -113,7 +115,9 @@ def _full(b: Builder, value: ir.Value, frame: Frame) -> ir.Value | Reason:
         if size != 1 or wanted == 1:
             sizes.append(b.ints(1))  # it has this size already, perhaps under another name
         else:
-            sizes.append(b.ints(wanted) if isinstance(wanted, int) else b("Shape", source, start=2, end=3))
+            sizes.append(
+                b.ints(wanted) if isinstance(wanted, int) else b("Shape", source, start=frame.axis, end=frame.axis + 1)
+            )
     if all(b.fact(v).is_const and b.fact(v).numpy() == 1 for v in sizes) and len(shape) >= 2:
         return value
     target = sizes[0] if len(sizes) == 1 else b("Concat", *sizes, axis=0)

@@ -287,22 +287,20 @@ class Views:
         # Where the order changes, there is one axis for each factor in between.
         apart, moved = tuple((f,) for f in factors), tuple((f,) for f in wanted)
         steps = [(axes, want)] if factors == wanted else [(axes, apart), (moved, want)]
-        targets = [_target(before, after) for before, after in steps]
-        if any(t is None for t in targets):
+        targets = [_target(before, after) if before != after else None for before, after in steps]
+        if any(t is None and before != after for t, (before, after) in zip(targets, steps, strict=True)):
             return None
         value = start.value
         for i, target in enumerate(targets):
             if i == 1:
                 value = b("Transpose", value, perm=[factors.index(f) for f in wanted])
-            if target:
+            if target is not None:
                 value = b("Reshape", value, b.ints(*target))
         return Point(value, want, start.scale)
 
 
 def _target(axes: Axes, want: Axes) -> list[int] | None:
-    """The target of a Reshape from ``axes`` to ``want``: empty where they are the same, None if it cannot be stated."""
-    if axes == want:
-        return []
+    """The target of a Reshape from ``axes`` to ``want``; None if it cannot be stated."""
     before, after = (tuple(D.product(f.size for f in a) for a in x) for x in (axes, want))
     return reshape_target(after, before)
 
