@@ -56,6 +56,8 @@ class RecogniseAttention(Rule):
         dtype = context.tensor(queries).dtype
         if dtype is None or context.tensor(keys).dtype != dtype or not allows("Attention", dtype, context):
             return Reason("queries and keys are not of one float type")
+        if context.tensor(node.outputs[0]).dtype != dtype:
+            return Reason("the result is of another type than the queries")
         return _Writer(node, scores, flip is not None, context).patch(queries, keys, values)
 
 
