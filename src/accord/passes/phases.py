@@ -20,6 +20,7 @@ from accord.passes.rules.recognise.activations import RecogniseActivation
 from accord.passes.rules.recognise.affine_chain import AffineBeforeTranspose, MergeAffine
 from accord.passes.rules.recognise.attention import RecogniseAttention
 from accord.passes.rules.recognise.cache import RecogniseCache
+from accord.passes.rules.recognise.casts import CastLikeToCast
 from accord.passes.rules.recognise.causal import RecogniseCausalMask
 from accord.passes.rules.recognise.einsum import EinsumToMatMul
 from accord.passes.rules.recognise.group_norm import RecogniseGroupNorm
@@ -79,6 +80,7 @@ def phases() -> tuple[Phase, ...]:
         Phase(
             "recognise",
             (
+                CastLikeToCast(),
                 EinsumToMatMul(),
                 RecogniseNormalisation(),
                 RecogniseGroupNorm(),
@@ -100,6 +102,7 @@ def phases() -> tuple[Phase, ...]:
                 PackAttentionHeads(),
                 FoldConstants(),
                 MergeTransposes(),
+                CollapseReshapes(),
                 RemoveNoOpMovement(),
                 ShareConstants(),
                 CommonSubexpressions(),

@@ -1,8 +1,9 @@
 """Scales and shifts by constants: in a row they are one of each; behind a Transpose they belong before it.
 
 ``(x - mean) * scale / deviation + bias`` as four nodes is ``x * a + b``; a and b are computed in float64 and rounded
-once. Models that came from channels-last frameworks have a Transpose between a convolution and its batch norm; moved
-before it, scale and shift fold into the convolution's weights.
+once. Where x is near the mean the sum cancels, which costs digits; as for any batch norm that is accepted behind a
+contraction, and only there. Products alone never cancel. Models that came from channels-last frameworks have a
+Transpose between a convolution and its batch norm; moved before it, scale and shift fold into the weights.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ __all__ = ["AffineBeforeTranspose", "MergeAffine"]
 Floats = npt.NDArray[np.float64]
 _OPS = ("Mul", "Div", "Add", "Sub", "Neg")
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose"})
+#: A shift that is so much larger than what remains of all was put there to round.
+_CANCELS = 1e3
 #: Constants may not grow beyond this many elements by being broadcast against each other.
 _LARGEST = 1 << 16
 
@@ -42,6 +45,7 @@ class MergeAffine(Rule):
         scale: Floats = np.ones(())
         shift: Floats = np.zeros(())
         chain: list[ir.Node] = []
+        largest = 0.0
         x: ir.Value | None = node.outputs[0]
         while x is not None:
             step = x.producer()
@@ -54,12 +58,18 @@ class MergeAffine(Rule):
                 scale, shift = self._through(step, side, scale, shift, context)
             if scale.size > _LARGEST or shift.size > _LARGEST:
                 break
+            largest = max(largest, float(np.abs(shift).max()))
             chain.append(step)
             x = step.inputs[side]
         scaled, shifted = bool((scale != 1).any()), bool((shift != 0).any())
         if x is None or dtype is None or len(chain) <= max(scaled + shifted, 1):
             return None
-        a, c = (np.asarray(k, dtype=dtype.numpy()) for k in (scale, shift))
+        if shifted and not _from_contraction(x):
+            return None
+        if largest > _CANCELS * (float(np.abs(shift).max()) + float(np.abs(scale).max())):
+            return Reason("the shifts cancel, which rounds on purpose")
+        with np.errstate(over="ignore"):
+            a, c = (np.asarray(k, dtype=dtype.numpy()) for k in (scale, shift))
         if not (np.isfinite(a.astype(np.float64)).all() and np.isfinite(c.astype(np.float64)).all()):
             return Reason("the merged constants would not be finite")
         if context.tensor(x).shape != context.tensor(node.outputs[0]).shape:
@@ -68,7 +78,7 @@ class MergeAffine(Rule):
         y = b("Mul", x, b.const(a)) if scaled else x
         y = b("Add", y, b.const(c)) if shifted else y
         if y is x:
-            return None
+            return Patch({node.outputs[0]: x}, note=f"{len(chain)} nodes that cancel")
         return patch_from(b, node, [y], f"{len(chain)} nodes from {label(chain[-1])}")
 
     @staticmethod
@@ -103,6 +113,14 @@ class MergeAffine(Rule):
         if node.op_type == "Add":
             return scale, shift + scale * c
         return (scale, shift - scale * c) if side == 0 else (-scale, shift + scale * c)
+
+
+def _from_contraction(x: ir.Value) -> bool:
+    """True if ``x`` is the result of a contraction, perhaps transposed."""
+    node = x.producer()
+    if node is not None and node.op_type == "Transpose" and node.domain == "" and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.domain == "" and node.op_type in _CONTRACTIONS | {"Gemm", "MatMul"}
 
 
 class AffineBeforeTranspose(Rule):

@@ -41,7 +41,7 @@ def mask_input(b: Builder, masks: Sequence[Mask], frame: Frame, context: RuleCon
     dtype = context.tensor(frame.query).dtype
     assert dtype is not None
     placed: list[tuple[Mask, ir.Value]] = []
-    for mask in masks:
+    for mask in (_as_choice(m, context) for m in masks):
         value = _place(b, mask, frame)
         if isinstance(value, Reason):
             return value
@@ -57,6 +57,20 @@ def mask_input(b: Builder, masks: Sequence[Mask], frame: Frame, context: RuleCon
         for v in parts[1:]:
             total = b("Add", total, v)
     return full_mask(b, total, frame)
+
+
+def _as_choice(mask: Mask, context: RuleContext) -> Mask:
+    """A float of zeros and minus infinity that a bool was made into, as that bool."""
+    node = mask.value.producer()
+    if mask.keep is not None or mask.factor <= 0 or node is None or node.op_type != "Where" or node.domain != "":
+        return mask
+    condition = node.inputs[0]
+    numbers = [float(c.reshape(-1)[0]) for v in node.inputs[1:] if (c := context.constant(v, 1)) is not None]
+    if condition is None:
+        return mask
+    if sorted(numbers) != [-np.inf, 0.0] or context.tensor(condition).rank != context.tensor(mask.value).rank:
+        return mask
+    return Mask(condition, 1.0, numbers[0] == 0.0, -np.inf, mask.shape)
 
 
 def _added(b: Builder, mask: Mask, value: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -72,10 +72,11 @@ class _Walk:
     cap: float = 0.0
     masks: list[Mask] = field(default_factory=list)
     nodes: list[ir.Node] = field(default_factory=list)
+    guarded: list[ir.Value] = field(default_factory=list)
 
-    def number(self, value: ir.Value | None) -> float | None:
+    def number(self, value: ir.Value | None, *, bools: bool = False) -> float | None:
         content = self.context.constant(value, 4096)
-        if content is None or content.size == 0 or content.dtype.kind in "bO":
+        if content is None or content.size == 0 or content.dtype.kind == "O" or (content.dtype.kind == "b") != bools:
             return None
         first = content.reshape(-1)[0]
         return float(first) if bool((content == first).all()) else None
@@ -97,6 +98,8 @@ def read_scores(probabilities: ir.Value, context: RuleContext) -> Scores | Reaso
     product = _to_product(walk, softmax.inputs[0])
     if not isinstance(product, ir.Node):
         return product
+    if any(v not in [m.value for m in walk.masks] for v in walk.guarded):
+        return Reason("the guard for queries that see no key looks at another mask")
     blocked = _blocked(walk, product)
     if blocked is not None:
         return blocked
@@ -116,18 +119,37 @@ def _to_softmax(walk: _Walk, value: ir.Value | None) -> ir.Node | None:
                 return None
             value = node.inputs[0]
         elif node.op_type == "Where":
-            # A query that sees no key gives NaN, which the guard makes 0, as the operator does.
-            test = walk.producer(node.inputs[0])
             kept = node.inputs[2]
-            if test is None or test.op_type != "IsNaN" or test.inputs[0] is not kept:
+            if walk.number(node.inputs[1]) != 0 or not _guards(walk, node.inputs[0], kept):
                 return None
-            if walk.number(node.inputs[1]) != 0:
-                return None
-            walk.nodes.append(test)
             value = kept
         else:
             return None
     return None
+
+
+def _guards(walk: _Walk, condition: ir.Value | None, kept: ir.Value | None) -> bool:
+    """True if ``condition`` is that a query sees no key: that gives NaN, which becomes 0, as with the operator."""
+    if walk.number(condition, bools=True) == 0:
+        return True  # never
+    test = walk.producer(condition)
+    if test is None:
+        return False
+    walk.nodes.append(test)
+    if test.op_type == "IsNaN":
+        return test.inputs[0] is kept
+    if test.op_type != "Equal" or walk.number(test.inputs[1]) != -np.inf:
+        return False
+    greatest = walk.producer(test.inputs[0])
+    if greatest is None or greatest.op_type != "ReduceMax" or greatest.inputs[0] is None:
+        return False
+    rank = walk.context.tensor(greatest.inputs[0]).rank
+    axes = walk.context.constant(greatest.inputs[1]) if len(greatest.inputs) > 1 else None
+    if rank is None or axes is None or [int(a) % rank for a in axes.reshape(-1)] != [rank - 1]:
+        return False
+    walk.nodes.append(greatest)
+    walk.guarded.append(greatest.inputs[0])
+    return True
 
 
 def _is_float(context: RuleContext, value: ir.Value | None) -> bool:
