@@ -16,9 +16,8 @@ from accord.runtime.pipeline import Options
 from builders import model, node
 
 F = np.float32
-_BEFORE = {r.name for p in phases() if p.name == "declutter" for r in p.rules}
-#: Rules of the phase that are its own; the others tidy up.
-RULES = tuple(r.name for p in phases() if p.name == "recognise" for r in p.rules if r.name not in _BEFORE)
+#: Rules that recognise; others that run in the phase tidy up.
+RULES = tuple(r.name for p in phases() for r in p.rules if ".rules.recognise." in type(r).__module__)
 
 
 class G:

@@ -22,6 +22,7 @@ from accord.passes.rules.recognise.attention import RecogniseAttention
 from accord.passes.rules.recognise.cache import RecogniseCache
 from accord.passes.rules.recognise.casts import CastLikeToCast
 from accord.passes.rules.recognise.causal import RecogniseCausalMask
+from accord.passes.rules.recognise.cells import RecogniseGRUCell, RecogniseLSTMCell
 from accord.passes.rules.recognise.einsum import EinsumToMatMul
 from accord.passes.rules.recognise.group_norm import RecogniseGroupNorm
 from accord.passes.rules.recognise.heads import PackAttentionHeads, PackRotaryHeads
@@ -92,7 +93,8 @@ def phases() -> tuple[Phase, ...]:
                 RemoveSplitConcat(),
                 RecogniseRotary(),
                 RecogniseAttention(),
-                MergeProjections(),
+                RecogniseLSTMCell(),
+                RecogniseGRUCell(),
                 MergeAffine(),
                 AffineBeforeTranspose(),
                 FoldAffineIntoContraction(),
@@ -108,7 +110,7 @@ def phases() -> tuple[Phase, ...]:
                 CommonSubexpressions(),
             ),
         ),
-        Phase("fuse", (BatchNormToAffine(),)),
+        Phase("fuse", (MergeProjections(), BatchNormToAffine())),
     )
 
 

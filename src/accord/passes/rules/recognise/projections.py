@@ -1,7 +1,8 @@
 """Projections of one value by several constant matrices → one product and a Split.
 
 Queries, keys and values, or gate and up projections: one product with the matrices side by side reads the input once
-and is large enough to be fast. Biases that follow are put side by side too.
+and is large enough to be fast. Biases that follow are put side by side too. It runs after the phase that recognises: a
+cell or an attention whose gates were shared out to others by then could not be one.
 """
 
 from __future__ import annotations
