@@ -511,10 +511,11 @@ def test_a_softmax_over_the_queries():
     stays(g.model({"x": ["b", "s", E]}, g("MatMul", p, v)), None, RULE)
 
 
-def test_keys_for_the_whole_batch():
+@pytest.mark.parametrize("batches", [("b", 1), (1, "b")])
+def test_keys_for_the_whole_batch(batches):
     g = G(17)
     q = heads(g, linear(g, "x"))
     k, v = (heads(g, linear(g, "y")) for _ in range(2))
     p = g("Softmax", g("MatMul", q, g("Transpose", k, perm=[0, 1, 3, 2])), axis=-1)
-    proto = g.model({"x": ["b", "s", E], "y": [1, "t", E]}, g("MatMul", p, v))
+    proto = g.model({"x": [batches[0], "s", E], "y": [batches[1], "t", E]}, g("MatMul", p, v))
     stays(proto, "one for the whole batch", RULE)

@@ -27,6 +27,7 @@ from accord.passes.rules.recognise.einsum import EinsumToMatMul
 from accord.passes.rules.recognise.group_norm import RecogniseGroupNorm
 from accord.passes.rules.recognise.heads import PackAttentionHeads, PackRotaryHeads
 from accord.passes.rules.recognise.movement import RecogniseDepthSpace, RemoveSplitConcat
+from accord.passes.rules.recognise.norm_affine import AbsorbNormAffine
 from accord.passes.rules.recognise.normalisation import RecogniseNormalisation
 from accord.passes.rules.recognise.prelu import RecognisePRelu
 from accord.passes.rules.recognise.projections import MergeProjections
@@ -84,6 +85,7 @@ def phases() -> tuple[Phase, ...]:
                 CastLikeToCast(),
                 EinsumToMatMul(),
                 RecogniseNormalisation(),
+                AbsorbNormAffine(),
                 RecogniseGroupNorm(),
                 RecogniseSoftmax(),
                 RecogniseMean(),

@@ -95,8 +95,8 @@ class _Writer:
         if isinstance(parts, Reason):
             return parts
         q, k, v = parts
-        if len(_sizes(q.batch)) and (_sizes(k.batch) != _sizes(q.batch) or _sizes(v.batch) != _sizes(q.batch)):
-            return Reason("keys or values are one for the whole batch")
+        if _sizes(k.batch) != _sizes(q.batch) or _sizes(v.batch) != _sizes(q.batch):
+            return Reason("queries, keys or values are one for the whole batch")
         fit = _fit_heads(q, k, v)
         if isinstance(fit, Reason):
             return fit

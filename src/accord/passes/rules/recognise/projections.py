@@ -44,6 +44,9 @@ class MergeProjections(Rule):
         x = node.inputs[0]
         if x is None or self._weight(node, context) is None:
             return None
+        # Nodes are looked at in the order of the graph, so the first of several speaks for all.
+        if context.scratch.setdefault(("projections", x), node) is not node:
+            return None
         siblings = [
             u.node
             for u in x.uses()
@@ -52,10 +55,6 @@ class MergeProjections(Rule):
         siblings = [n for n in siblings if self._weight(n, context) is not None]
         if len(siblings) < 2:
             return None
-        order = {n: i for i, n in enumerate(node.graph or ())} if len(siblings) > 1 else {}
-        siblings.sort(key=lambda n: order[n])
-        if siblings[0] is not node:
-            return None  # the first of them speaks for all
         parts = [self._projection(n, context) for n in siblings]
         weights = [p.weight for p in parts]
         if len({w.dtype for w in weights}) != 1:
