@@ -55,10 +55,17 @@ __all__ = ["Phase", "phases", "rule_names"]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A named group of rules that run together until none fires."""
+    """A named group of rules that run together until none fires.
+
+    Attributes:
+        name: Its name.
+        rules: In the order in which they are tried.
+        native: A rule fires only if the device has kernels of its own for what it writes.
+    """
 
     name: str
     rules: tuple[Rule, ...]
+    native: bool = False
 
 
 def phases() -> tuple[Phase, ...]:
@@ -116,6 +123,7 @@ def phases() -> tuple[Phase, ...]:
                 ShareConstants(),
                 CommonSubexpressions(),
             ),
+            native=True,
         ),
         Phase("fuse", (MergeProjections(), BatchNormToAffine(), FuseEpilogue())),
         Phase("join", (FuseLoops(),)),
