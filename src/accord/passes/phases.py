@@ -20,7 +20,7 @@ from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareC
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.recognise.activations import RecogniseActivation
-from accord.passes.rules.recognise.affine_chain import AffineBeforeTranspose, MergeAffine
+from accord.passes.rules.recognise.affine_chain import MergeAffine
 from accord.passes.rules.recognise.attention import RecogniseAttention
 from accord.passes.rules.recognise.cache import RecogniseCache
 from accord.passes.rules.recognise.casts import CastLikeToCast
@@ -110,7 +110,6 @@ def phases() -> tuple[Phase, ...]:
                 RecogniseLSTMCell(),
                 RecogniseGRUCell(),
                 MergeAffine(),
-                AffineBeforeTranspose(),
                 FoldAffineIntoContraction(),
                 RecogniseCache(),
                 RecogniseCausalMask(),
