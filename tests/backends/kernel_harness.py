@@ -16,12 +16,13 @@ from accord.backends.cpu import CpuBackend
 from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
 from accord.backends.cpu.jit import KERNEL_TYPE
 from accord.backends.cpu.program import address_of
-from accord.backends.protocol import Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import Expr
 from accord.ir import dims as D
 from accord.ir.facts import FactTable
 from accord.ir.infer import Analyzer
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access
 
 __all__ = ["access_of", "empty_like", "laid_out", "layouts", "run_node", "values", "view_of"]
@@ -156,7 +157,8 @@ def run_node(
         value = node.inputs[i]
         assert value is not None
         if i in kernel.constants:
-            arrays.append(kernel.constants[i])
+            constant = kernel.constants[i]
+            arrays.append(constant() if callable(constant) else constant)
         elif value.const_value is not None:
             arrays.append(np.ascontiguousarray(value.const_value.numpy()))
         else:

@@ -1,207 +1,393 @@
-"""Convolution as matrix product: weights [M, K] times patches [K, pixels], for one to three spatial axes.
-
-A task is one panel of output pixels of one image and one group. Its patches are gathered into scratch memory once (the
-"im2col" of one panel; Chellapilla et al., 2006), and all output channels are computed from them. A 1x1 convolution with
-stride 1 and no padding reads the image itself.
-"""
+"""Convolution as contraction: output pixels are rows, output channels are columns, k is taps x input channels."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
+import numpy as np
+
+from accord.backends.cpu.blocking import Stage, run_length
+from accord.backends.cpu.contraction import (
+    Left,
+    RightMatrix,
+    Walk,
+    accumulator,
+    contraction_phase,
+    few_columns,
+    matrix_left,
+    pack,
+    packed_size,
+)
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.llvm import Builder, scalar, vector
-from accord.backends.cpu.matmul import panel_bytes
-from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.tile import VECTORS, Epilogue, emit_rows, tile_functions
-from accord.backends.protocol import Launch, Phase
-from accord.expr.lang import bits
+from accord.backends.cpu.nest import merge_axes
+from accord.backends.cpu.panels import aligned
+from accord.backends.cpu.patches import AXIS_NAMES, PatchSource, Window, length_of, pieces_of, reach
+from accord.backends.cpu.stage import MOST_INTERLEAVED, STAGE_NAMES, StageSource
+from accord.backends.protocol import Array, Phase
+from accord.expr.lang import Expr, bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
+from accord.ir.strides import Access
 
-__all__ = ["ConvCode", "conv_phase"]
+__all__ = ["Comb", "Convolution", "Image", "combs", "transposed_phases"]
+
+#: An image is staged for at most so many vectors of output channels, and input channels of a group: a copy of patches
+#: takes a seventh of the products' time for one vector, a thirtieth for four.
+_STAGED_VECTORS: Final = 4
+_STAGED_CHANNELS: Final = 128
+#: Lines of output that are shorter than this are too short for tiles of their own.
+_SHORT_LINE: Final = 6
 
 
 @dataclass(frozen=True)
-class ConvCode(KernelCode):
-    """Parameters: images, groups, input and output channels of a group, K, pixels of the output and of the input,
-    panels, scratch bytes; then for each spatial axis its input size, output size, kernel, stride, padding in front and
-    dilation. Operands: image, weights, the extras, output, scratch.
-    """
+class Image:
+    """An image or what is combined with one: strides of the images, channels and spatial axes."""
 
     dtype: str
-    rank: int
-    direct: bool
-    epilogue: Epilogue
+    access: Access
 
-    @property
-    def symbol(self) -> str:
-        """Name by content."""
-        text = f"{self.dtype};{self.rank};{self.direct};{self.epilogue.key}"
-        return "conv_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+    def walk(self, channels: int, *, images: bool) -> Walk:
+        """Its groups are groups of ``channels`` (and before them the images, unless those are rows)."""
+        image, channel, *space = self.access.strides
+        groups = (channel * channels,)
+        if images:
+            return Walk(self.dtype, groups, (image, *space), channel, self.access.offset)
+        return Walk(self.dtype, (image, *groups), tuple(space), channel, self.access.offset)
 
-    def module(self, name: str) -> str:
-        """LLVM text."""
-        b = Builder(name)
-        dtype, extras = self.dtype, self.epilogue.extras
-        width = machine().width(bits(dtype))
-        wide = VECTORS[0] * width
-        (_, groups, c_in, c_out, k, pixels, in_pixels, panels, scratch_size) = (b.param(i) for i in range(9))
-        image, weights = b.operand(0), b.operand(1)
-        extra_at = [b.operand(2 + i) for i in range(len(extras))]
-        out, scratch = b.operand(2 + len(extras)), b.operand(3 + len(extras))
-        panel = b.op(f"getelementptr i8, ptr {scratch}, i64 {b.mul('%thread', scratch_size)}")
-        with b.loop("%first", "%last") as task:
-            rest, position = b.divmod(task, panels)
-            n, g = b.divmod(rest, groups)
-            column = b.mul(position, wide)
-            columns = b.min(b.sub(pixels, column), wide)
-            plane = b.mul(b.add(b.mul(n, groups), g), c_in)
-            source = b.address(image, dtype, b.mul(plane, in_pixels))
-            row = b.mul(g, c_out)
-            target_plane = b.add(b.mul(n, b.mul(groups, c_out)), row)
-            origin = b.add(b.mul(target_plane, pixels), column)
-            placed = [
-                (b.address(at, e.dtype, row if e.kind == "row" else origin), pixels)
-                for at, e in zip(extra_at, extras, strict=True)
-            ]
-            if self.direct:
-                right, right_row = b.address(source, dtype, column), in_pixels
-            else:
-                self._patches(b, width, source, column, columns, c_in, in_pixels, panel)
-                right, right_row = panel, str(wide)
-            emit_rows(
-                b,
-                dtype,
-                width,
-                self.epilogue,
-                rows=c_out,
-                columns=columns,
-                a=b.address(weights, dtype, b.mul(row, k)),
-                a_row=k,
-                a_col=1,
-                right=right,
-                right_row=right_row,
-                k=k,
-                c=b.address(out, dtype, origin),
-                c_row=pixels,
-                extras=placed,
-            )
-        return b.module(*tile_functions(dtype, width, self.epilogue))
-
-    def _patches(
-        self, b: Builder, width: int, source: str, column: str, columns: str, c_in: str, in_pixels: str, panel: str
-    ) -> None:
-        """Gather the panel's patches: line (channel, tap) has one element for each pixel."""
-        dtype = self.dtype
-        axes = [tuple(b.param(9 + 6 * a + i) for i in range(6)) for a in range(self.rank)]
-        taps = functools.reduce(b.mul, (a[2] for a in axes))
-        wide = VECTORS[0] * width
-        ints = f"<{width} x i64>"
-        flags = f"<{width} x i1>"
-        lanes = "<" + ", ".join(f"i64 {i}" for i in range(width)) + ">"
-        gathered = vector(dtype, width)
-        suffix = f"v{width}{dtype}.v{width}p0"
-        b.declare(f"declare {gathered} @llvm.masked.gather.{suffix}(<{width} x ptr>, i32, {flags}, {gathered})")
-        with b.loop(0, columns, width) as j:
-            pixel = b.op(f"add {ints} {_spread(b, b.add(column, j), width)}, {lanes}")
-            inside = b.op(f"icmp slt {ints} {pixel}, {_spread(b, b.add(column, columns), width)}")
-            # coordinates of the first tap of each pixel, innermost axis first
-            corners: list[str] = []
-            rest = pixel
-            for _, size, _, stride, pad, _ in reversed(axes):
-                extent = _spread(b, size, width)
-                coordinate = b.op(f"urem {ints} {rest}, {extent}")
-                rest = b.op(f"udiv {ints} {rest}, {extent}")
-                scaled = b.op(f"mul {ints} {coordinate}, {_spread(b, stride, width)}")
-                corners.append(b.op(f"sub {ints} {scaled}, {_spread(b, pad, width)}"))
-            corners.reverse()
-            with b.loop(0, taps) as tap:
-                left = tap
-                offsets: list[str] = []
-                for _, _, size, _, _, dilation in reversed(axes):
-                    left, index = b.divmod(left, size)
-                    offsets.append(b.mul(index, dilation))
-                offsets.reverse()
-                valid, place = inside, "zeroinitializer"
-                for (extent, *_), corner, offset in zip(axes, corners, offsets, strict=True):
-                    at = b.op(f"add {ints} {corner}, {_spread(b, offset, width)}")
-                    limit = _spread(b, extent, width)
-                    # as unsigned, a negative coordinate is too large as well
-                    valid = b.op(f"and {flags} {valid}, {b.op(f'icmp ult {ints} {at}, {limit}')}")
-                    place = b.op(f"add {ints} {b.op(f'mul {ints} {place}, {limit}')}, {at}")
-                with b.loop(0, c_in) as channel:
-                    base = b.address(source, dtype, b.mul(channel, in_pixels))
-                    addresses = b.op(f"getelementptr {scalar(dtype)}, ptr {base}, {ints} {place}")
-                    values = b.op(
-                        f"call {gathered} @llvm.masked.gather.{suffix}"
-                        f"(<{width} x ptr> {addresses}, i32 {bits(dtype) // 8}, {flags} {valid}, "
-                        f"{gathered} zeroinitializer)"
-                    )
-                    line = b.add(b.mul(channel, taps), tap)
-                    Printer(b, width).store(dtype, values, b.address(panel, dtype, b.add(b.mul(line, wide), j)))
+    def moved(self, pixels: Sequence[int]) -> Image:
+        """The image from a pixel on."""
+        offset = self.access.offset
+        for stride, n in zip(self.access.strides[2:], pixels, strict=True):
+            offset = offset + stride * n
+        return Image(self.dtype, Access(self.access.strides, offset))
 
 
-def _spread(b: Builder, value: str, width: int) -> str:
-    """An i64 in every lane."""
-    type_ = f"<{width} x i64>"
-    first = b.op(f"insertelement {type_} poison, i64 {value}, i64 0")
-    return b.op(f"shufflevector {type_} {first}, {type_} poison, <{width} x i32> zeroinitializer")
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of one to three spatial axes.
 
-
-def conv_phase(
-    dtype: str,
-    images: DimLike,
-    groups: int,
-    channels: tuple[DimLike, int],
-    in_sizes: Shape,
-    out_sizes: Shape,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    pads: Sequence[DimLike],
-    dilations: Sequence[int],
-    epilogue: Epilogue,
-    operands: tuple[int, ...],
-) -> tuple[Phase, DimLike]:
-    """A phase for a convolution of one to three spatial axes, and the scratch bytes that a thread needs.
-
-    Args:
-        dtype: "f32" or "f64".
+    Attributes:
         images: Batch size.
         groups: Number of groups.
-        channels: Input and output channels of one group.
+        channels: Input channels of a group.
+        columns: Output channels of a group.
         in_sizes: Spatial sizes of the input.
         out_sizes: Spatial sizes of the output.
-        kernel: Taps along each axis.
-        strides: Along each axis.
-        pads: In front of each axis.
-        dilations: Along each axis.
-        epilogue: What is stored; "row" extras have one element for each output channel of all groups.
-        operands: Image, weights [M, C / groups, kernel], extras, output, scratch.
+        window: The kernel.
+        pads: Padding in front of each axis.
+        x: The input.
+        constant: The weights are packed at load.
+        inside: No tap lies in the padding.
     """
-    direct = (
-        all(k == 1 for k in kernel)
-        and all(s == 1 for s in strides)
-        and all(p == 0 for p in pads)
-        and in_sizes == out_sizes
-    )
-    c_in, c_out = channels
-    k = D.product((c_in, *kernel))
-    scratch: DimLike = 0 if direct else panel_bytes(k, dtype)
-    dims: list[DimLike] = [images, groups, c_in, c_out, k, D.product(out_sizes), D.product(in_sizes), scratch]
-    for axis in zip(in_sizes, out_sizes, kernel, strides, pads, dilations, strict=True):
-        dims += axis
-    wide = VECTORS[0] * machine().width(bits(dtype))
-    code = ConvCode(dtype, len(kernel), direct, epilogue)
-    return Phase(code, operands, tuple(dims), functools.partial(_launch, wide)), scratch
+
+    images: DimLike
+    groups: int
+    channels: int
+    columns: int
+    in_sizes: Shape
+    out_sizes: Shape
+    window: Window
+    pads: tuple[DimLike, ...]
+    x: Image
+    constant: bool
+    inside: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """In which sums are made."""
+        return accumulator(self.x.dtype)
+
+    @property
+    def length(self) -> int:
+        """Length of the sums."""
+        return length_of(self.window, self.channels)
+
+    @property
+    def pointwise(self) -> bool:
+        """It is a product of matrices."""
+        return self.inside and all(t == 1 for t in self.window.taps)
+
+    @property
+    def staged(self) -> bool:
+        """Whether the image is better staged than copied patch by patch.
+
+        That is so where products take little more time than the copies, where a line of output is no shorter than a
+        tile, and where a stage holds no more than what is read.
+        """
+        w = self.window
+        vectors = -(-self.columns // machine().width(bits(self.dtype)))
+        dense = all(s <= (t - 1) * d + 1 for t, s, d in zip(w.taps, w.steps, w.dilations, strict=True))
+        line = self.out_sizes[-1]
+        short = len(w.taps) == 2 and isinstance(line, int) and line < _SHORT_LINE
+        return (
+            self.constant
+            and not self.pointwise
+            and len(w.taps) <= 2
+            and 0 not in w.taps
+            and min(w.dilations) > 0
+            and vectors <= _STAGED_VECTORS
+            and self.channels <= _STAGED_CHANNELS
+            and dense
+            and not short
+        )
+
+    @property
+    def channels_inner(self) -> bool:
+        """K counts taps, then channels; else channels, then taps."""
+        return self.constant and (self.staged or self.x.access.strides[1] == 1)
+
+    def pack(self, w: Array) -> Array:
+        """Constant weights [M, C / groups, *taps] as panels, one group after the other."""
+        by_group = w.reshape(self.groups, self.columns, self.channels, -1)
+        order = (0, 3, 2, 1) if self.channels_inner else (0, 2, 3, 1)
+        matrices = by_group.transpose(order).reshape(self.groups, self.length, self.columns)
+        return pack(matrices, self.dtype).reshape(-1)
+
+    def phase(
+        self, extras: Sequence[Image], out: Image, expr: Expr, operands: tuple[int, ...], *, weights_at: int = 0
+    ) -> tuple[Phase, DimLike]:
+        """A phase, and the scratch bytes that a thread needs.
+
+        Args:
+            extras: Operands 1, 2 ... of the expression, over the output's axes.
+            out: The output.
+            expr: What is stored; operand 0 is the sum.
+            operands: Image, weights (packed, or [M, C / groups, *taps] without gaps), extras, output, scratch.
+            weights_at: First element of packed weights.
+        """
+        # an output whose channels are apart is written in lines of pixels, which end with the image; so does a stage
+        images = not self.staged and (out.access.strides[1] == 1 or self.images == 1)
+        k, m = self.length, self.columns
+        if self.constant:
+            right = RightMatrix(self.dtype, (packed_size(self.dtype, k, m),), offset=weights_at, packed=True)
+        else:
+            right = RightMatrix(self.x.dtype, (m * k,), 1, k)
+        walks = [o.walk(m, images=images) for o in (out, *extras)]
+        rows: Shape = (self.images, *self.out_sizes) if images else self.out_sizes
+        groups: Shape = (self.groups,) if images else (self.images, self.groups)
+        if not images:
+            right = replace(right, groups=(0, *right.groups))
+        left = self.x.walk(self.channels, images=images)
+        if self.pointwise:
+            steps = (1, *self.window.steps) if images else self.window.steps
+            strides = tuple(s * step for s, step in zip(left.rows, steps, strict=True))
+            rows, (own, *others), _ = merge_axes(rows, [Access(strides), *(Access(w.rows) for w in walks)])
+            if not rows:
+                rows, own, others = (1,), Access((0,)), [Access((0,)) for _ in walks]
+            walks = [replace(w, rows=at.strides) for w, at in zip(walks, others, strict=True)]
+            a = matrix_left(replace(left, rows=own.strides))
+        else:
+            a = self._stage(left) if self.staged else self._patches(left, images=images)
+        return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands)
+
+    def _patches(self, left: Walk, *, images: bool) -> Left:
+        strides = self.x.access.strides
+        values: dict[str, DimLike] = {"a.image": left.rows[0]} if images else {}
+        for i, (low, high) in enumerate(reach(self.window)):
+            own = (strides[2 + i], self.in_sizes[i], self.window.steps[i], self.pads[i], low, high)
+            values.update({f"x{i}.{name}": v for name, v in zip(AXIS_NAMES, own, strict=True)})
+        values["x.channel"] = strides[1]
+        pieces = functools.partial(_pieces, self.window, self.channels, self.channels_inner)
+        return Left(PatchSource(left.dtype, len(self.window.taps), images), values, left.groups, left.offset, pieces)
+
+    def _stage(self, left: Walk) -> Left:
+        w, strides = self.window, self.x.access.strides
+        spans = [(t - 1) * d + 1 for t, d in zip(w.taps, w.dilations, strict=True)]
+        values: dict[str, DimLike] = {}
+        for i, span in enumerate(spans):
+            own = (strides[2 + i], self.in_sizes[i], w.steps[i], self.pads[i], span)
+            values.update({f"x{i}.{name}": v for name, v in zip(STAGE_NAMES, own, strict=True)})
+        values["x.channel"], values["x.channels"] = strides[1], self.channels
+        values["x.line"] = self.out_sizes[-1]
+        values["a.segment"] = 0  # known when the stage is laid out
+        channel, pixel = strides[1], strides[-1]
+        if (channel == 1 or self.channels == 1) and pixel == self.channels:
+            mode = "copy"
+        elif channel == 1:
+            mode = "pixels"
+        elif pixel == 1:
+            mode = str(self.channels) if 2 <= self.channels <= MOST_INTERLEAVED else "planes"
+        else:
+            mode = "any"
+        layout = _StageLayout(self.dtype, w, self.channels, bool(few_columns(self.dtype, self.columns, self.length)))
+        bound: tuple[DimLike, DimLike] = (layout.slack, 1)
+        if len(w.taps) == 2:
+            bound = (layout.line(self.out_sizes[-1]) * spans[0] + layout.slack, self.out_sizes[-1])
+        source = StageSource(left.dtype, len(w.taps), mode)
+        return Left(source, values, left.groups, left.offset, stage=layout.make, bound=bound)
 
 
-def _launch(wide: int, sizes: Sequence[int]) -> Launch:
-    images, groups, c_in, c_out, k, pixels, in_pixels, scratch, *axes = sizes
-    panels = -(-pixels // wide)
-    params = (images, groups, c_in, c_out, k, pixels, in_pixels, panels, scratch, *axes)
-    return Launch(params, images * groups * panels)
+def _pieces(window: Window, channels: int, inner: bool, values: Mapping[str, int]) -> list[tuple[int, tuple[int, ...]]]:
+    strides = [values[f"x{i}.stride"] for i in range(len(window.taps))]
+    return pieces_of(window, channels, strides, values["x.channel"], channels_inner=inner)
+
+
+@dataclass(frozen=True)
+class _StageLayout:
+    """How an image is staged, and how its rows are read."""
+
+    dtype: str
+    window: Window
+    channels: int
+    few: bool
+
+    @property
+    def pixel(self) -> int:
+        """Bytes of a pixel."""
+        return self.channels * bits(self.dtype) // 8
+
+    @property
+    def slack(self) -> int:
+        """Bytes that may be overwritten after the end: a vector of pixels, or a vector."""
+        return (machine().width(bits(self.dtype)) + 1) * max(self.pixel, 64)
+
+    def line(self, columns: DimLike) -> DimLike:
+        """Bytes of a staged line for ``columns`` pixels of output: whole vectors, and one more."""
+        span = (self.window.taps[-1] - 1) * self.window.dilations[-1] + 1
+        pixels = (columns - 1) * self.window.steps[-1] + span
+        return (D.floordiv(pixels * self.pixel + 63, 64) + 1) * 64
+
+    def make(self, values: Mapping[str, int]) -> tuple[Stage, list[tuple[int, ...]]]:
+        """The stage for these sizes, and the calls of a tile."""
+        w = self.window
+        if len(w.taps) == 1:
+            span = (w.taps[0] - 1) * w.dilations[0] + 1
+            stage = Stage(1, w.steps[0], span, self.pixel, self.slack, 0)
+            return stage, self._calls(1, 0, values["m"])
+        line = D.evaluate(self.line(values["x.line"]), {})
+        span = (w.taps[0] - 1) * w.dilations[0] + 1
+        stage = Stage(values["x.line"], w.steps[0], span, line, self.slack, line * w.dilations[0])
+        return stage, self._calls(w.taps[0], stage.segment, values["m"])
+
+    def _calls(self, lines: int, segment: int, rows: int) -> list[tuple[int, ...]]:
+        """One call for as many lines of the kernel as may be summed in registers; for few columns, for all of them."""
+        taps, dilation = self.window.taps[-1], self.window.dilations[-1]
+        joined = dilation == 1
+        length = self.channels * (taps if joined else 1)
+        at_once = max(1, run_length(self.channels * lines * taps, rows) // length)
+        if self.few:
+            at_once = lines
+        calls: list[tuple[int, ...]] = []
+        if joined:
+            for first in range(0, lines, at_once):
+                calls.append((first * segment, first * length, length, min(at_once, lines - first)))
+            return calls
+        for i in range(lines):
+            for t in range(taps):
+                calls.append((i * segment + t * dilation * self.pixel, (i * taps + t) * length, length, 1))
+        return calls
+
+
+# transposed
+
+
+@dataclass(frozen=True)
+class Comb:
+    """One output in ``step`` along an axis of a transposed convolution: those at ``first + q * step``.
+
+    Output ``q`` of them reads the input at ``q + offset`` and what follows in steps of ``dilation``, once for each of
+    ``taps``; so the outputs of one comb for each axis are an ordinary convolution (Shi et al., "Is the deconvolution
+    layer the same as a convolutional layer?", 2016).
+
+    Attributes:
+        first: First output.
+        step: From output to output.
+        taps: The kernel's elements that meet these outputs, from the lowest input upwards.
+        offset: Input that the first of them reads, relative to ``q``.
+        dilation: From input to input.
+    """
+
+    first: int
+    step: int
+    taps: tuple[int, ...]
+    offset: int
+    dilation: int
+
+
+def combs(taps: int, step: int, dilation: int, pad: int) -> list[Comb]:
+    """The combs of an axis: input ``i`` and tap ``t`` add to output ``i * step + t * dilation - pad``."""
+    found = []
+    for first in range(step):
+        met = [t for t in reversed(range(taps)) if (first + pad - t * dilation) % step == 0]
+        offset = (first + pad - met[0] * dilation) // step if met else 0
+        found.append(Comb(first, step, tuple(met), offset, dilation // math.gcd(step, dilation)))
+    return found
+
+
+def transposed_phases(
+    images: DimLike,
+    groups: int,
+    w: Array,
+    in_sizes: Shape,
+    out_sizes: Shape,
+    axes: Sequence[Sequence[Comb]],
+    x: Image,
+    extras: Sequence[Image],
+    out: Image,
+    expr: Expr,
+    operands: tuple[int, ...],
+) -> tuple[list[Phase], Array, DimLike]:
+    """Phases of a transposed convolution, its packed weights, and the scratch bytes that a thread needs.
+
+    Args:
+        images: Batch size.
+        groups: Number of groups.
+        w: Weights [C, M / groups, *taps].
+        in_sizes: Spatial sizes of the input.
+        out_sizes: Spatial sizes of the output.
+        axes: The combs of each axis.
+        x: The image.
+        extras: Operands 1, 2 ... of the expression, over the output's axes.
+        out: The output.
+        expr: What is stored; operand 0 is the sum.
+        operands: Image, weights, extras, output, scratch.
+    """
+    c, m = w.shape[0] // groups, w.shape[1]
+    phases: list[Phase] = []
+    packed: list[Array] = []
+    scratch: DimLike = 0
+    at = 0
+    for chosen in itertools.product(*axes):
+        taps, steps = tuple(len(comb.taps) for comb in chosen), tuple(comb.step for comb in chosen)
+        sizes = tuple(D.ceildiv(n - comb.first, comb.step) for n, comb in zip(out_sizes, chosen, strict=True))
+        inside = all(comb.offset >= 0 for comb in chosen) and all(
+            D.proves_le(n + comb.offset + (len(comb.taps) - 1) * comb.dilation, size)
+            for n, comb, size in zip(sizes, chosen, in_sizes, strict=True)
+        )
+        offsets = [comb.offset for comb in chosen]
+        convolution = Convolution(
+            images,
+            groups,
+            c,
+            m,
+            in_sizes,
+            sizes,
+            Window(taps, (1,) * len(taps), tuple(comb.dilation for comb in chosen)),
+            (0,) * len(taps) if inside else tuple(-offset for offset in offsets),
+            x.moved(offsets) if inside else x,
+            constant=True,
+            inside=inside,
+        )
+        part = w[np.ix_(range(w.shape[0]), range(m), *(comb.taps for comb in chosen))]
+        part = part.reshape(groups, c, m, *taps).swapaxes(1, 2).reshape(groups * m, c, *taps)
+        packed.append(convolution.pack(part))
+        places = [_combed(image, chosen, steps) for image in (out, *extras)]
+        phase, own = convolution.phase(places[1:], places[0], expr, operands, weights_at=at)
+        at += packed[-1].size
+        phases.append(phase)
+        scratch = D.maximum(scratch, own)
+    joined = aligned((at,), packed[0].dtype)
+    np.concatenate(packed, out=joined)
+    return phases, joined, scratch
+
+
+def _combed(image: Image, chosen: Sequence[Comb], steps: Sequence[int]) -> Image:
+    """The outputs of one comb for each axis."""
+    moved = image.moved([comb.first for comb in chosen]).access
+    strides = tuple(stride * step for stride, step in zip(moved.strides, (1, 1, *steps), strict=True))
+    return Image(image.dtype, Access(strides, moved.offset))

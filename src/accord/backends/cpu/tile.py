@@ -1,208 +1,291 @@
-"""The register tile that every contraction ends in: ``C[m, n] = epilogue(sum over k of A[k, m] * B[k, n])``.
+"""The register tile in which every contraction ends: ``sums[r, :] (+)= sum over k of A[r, k] * B[k, :]``.
 
-A tile has ``rows`` rows of C and ``vectors`` vectors of columns; its sums stay in registers for the whole length of k.
-One element of A is broadcast against each vector of B (Goto and van de Geijn, "Anatomy of High-Performance Matrix
-Multiplication", 2008, section 4).
+A tile has up to :func:`most_rows` rows and ``vectors`` vectors of columns, whose sums stay in registers; an element of
+A is broadcast against each vector of a line of B (Goto and van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication", 2008, section 4). It knows nothing of what A and B are and of what becomes of the sums: those go to a
+buffer that stays in the first-level cache, from which whoever called applies an epilogue. The processor overlaps that
+with the next tile, so it costs almost nothing, and one module of tiles serves every contraction of a process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, TypeAlias
 
+from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
-from accord.expr.lang import Expr
-from accord.expr.math import expand
+from accord.backends.cpu.program import KernelCode, address_of
+from accord.backends.protocol import Phase
+from accord.expr.lang import bits
 
-__all__ = ["ROWS", "VECTORS", "Epilogue", "Extra", "emit_rows", "tile_functions"]
+__all__ = ["SMALL", "TILE_ARGUMENTS", "TileCode", "most_rows", "tile_address", "tile_heights", "vectors_for"]
 
-#: Tile heights, highest first; a block of rows is cut greedily. 8 rows x 3 vectors use 24 of 32 registers.
-ROWS = (8, 4, 2, 1)
-VECTORS = (3, 2, 1)
+#: A: address, bytes from row to row; B: address, bytes from line to line; length of the sums; how many products are
+#: summed in registers before they are added to memory; segments, and bytes of A from one to the next; the sums, row
+#: after row without gaps; rows; whether the first sums are added to what is there.
+#:
+#: The lines of B follow each other through all segments. Where there are several, each is as long as the sums, and all
+#: of them are summed in registers.
+TILE_ARGUMENTS: Final = (
+    "ptr %a, i64 %a_row, ptr %b, i64 %b_row, i64 %k, i64 %run, i64 %segments, i64 %segment, "
+    "ptr %sums, i64 %rows, i64 %add"
+)
 
+#: Additions that must be under way to keep two units of latency four busy.
+_IN_FLIGHT: Final = 8
+#: Every number of rows up to this is a tile of its own; what is left of more rows is cut in halves.
+SMALL: Final = 8
+#: Rows that share one address register: they are reached as base + {0, 1, 2, 3, 4} times the distance of rows.
+_SHARED: Final = 5
+#: How far ahead a tile of few rows asks for its lines of B, which come from beyond the first cache.
+_AHEAD: Final = 2048
 
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """An operand of the epilogue: "row" has one element a row of C, "column" one a column, "tile" one for each."""
-
-    kind: str
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """What is stored: ``expr`` of the sum (operand 0) and the extras (operands 1...)."""
-
-    expr: Expr
-    extras: tuple[Extra, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """A text for the code's name."""
-        return f"{self.expr.key};{self.extras}"
+_Key: TypeAlias = tuple[int, int, int]
 
 
-def _arguments(epilogue: Epilogue) -> str:
-    extras = "".join(f", ptr %e{i}, i64 %es{i}" for i in range(len(epilogue.extras)))
-    return (
-        "ptr noalias readonly %a, i64 %a_row, i64 %a_col, ptr noalias readonly %b, i64 %b_row, i64 %k, "
-        f"ptr %c, i64 %c_row, i64 %columns{extras}"
-    )
+def most_rows(dtype: str, vectors: int) -> int:
+    """Rows of the highest tile: its sums, a line of B and an element of A fill the registers."""
+    del dtype  # registers hold vectors, whatever their elements are
+    wide = machine().vector_bits == 512
+    left = (32 if wide else 16) - 1 - vectors
+    if not wide and "fma" not in machine().has:
+        left -= 1  # a product needs a register before it is added
+    return max(1, min(24 if wide else 12, left // vectors))
 
 
-def _name(rows: int, vectors: int, masked: bool) -> str:
-    return f"tile_{rows}x{vectors}{'m' if masked else ''}"
+def tile_heights(dtype: str, vectors: int) -> tuple[int, ...]:
+    """Numbers of rows for which there is a tile, highest first."""
+    most = most_rows(dtype, vectors)
+    return tuple(sorted({most, *([most // 2] if most > 2 * SMALL else []), *range(1, min(SMALL, most) + 1)})[::-1])
 
 
-def tile_functions(dtype: str, width: int, epilogue: Epilogue) -> list[Builder]:
-    """Functions for every height and width, with whole vectors of B and with a masked last one."""
-    return [
-        _tile(dtype, width, rows, vectors, masked, epilogue)
-        for rows in ROWS
-        for vectors in VECTORS
-        for masked in (False, True)
-    ]
+def vectors_for(dtype: str, columns: int) -> int:
+    """Vectors of a tile for matrices of ``columns`` columns."""
+    count = -(-columns // machine().width(bits(dtype)))
+    return 1 if count == 1 else 3 if count % 2 and count % 3 != 1 else 2
 
 
-def _tile(dtype: str, width: int, rows: int, vectors: int, masked: bool, epilogue: Epilogue) -> Builder:
-    b = Builder(_name(rows, vectors, masked), _arguments(epilogue), internal=True)
-    type_ = vector(dtype, width)
-    printer = Printer(b, width)
-    b.declare(f"declare {type_} @llvm.fma.{_suffix(dtype, width)}({type_}, {type_}, {type_})")
-    last = b.sub("%columns", (vectors - 1) * width)
-    row_address = [b.address("%a", dtype, b.mul(r, "%a_row") if r else 0) for r in range(rows)]
-    zero = tuple((type_, "zeroinitializer") for _ in range(rows * vectors))
-    with b.loop_carrying(0, "%k", 1, zero) as (i, sums, following):
-        line = b.address("%b", dtype, b.mul(i, "%b_row"))
-        columns = []
-        for v in range(vectors):
-            at = b.address(line, dtype, v * width)
-            if masked and v == vectors - 1:
-                columns.append(printer.load_masked(dtype, at, last))
-            else:
-                columns.append(printer.load(dtype, at))
-        step = b.mul(i, "%a_col")
-        for r in range(rows):
-            element = b.op(f"load {scalar(dtype)}, ptr {b.address(row_address[r], dtype, step)}")
-            spread = printer.splat(dtype, element, width)
-            for v in range(vectors):
-                following.append(
-                    b.op(
-                        f"call {type_} @llvm.fma.{_suffix(dtype, width)}"
-                        f"({type_} {spread}, {type_} {columns[v]}, {type_} {sums[r * vectors + v]})"
-                    )
-                )
-    final = expand(epilogue.expr)
-    for r in range(rows):
-        target = b.address("%c", dtype, b.mul(r, "%c_row") if r else 0)
-        for v in range(vectors):
-            # each tile element has its own operands, so values are not shared between printers
-            edge = masked and v == vectors - 1
-            values = [following[r * vectors + v]]
-            for e, extra in enumerate(epilogue.extras):
-                values.append(_extra(b, extra, e, r, v * width, width, last if edge else None))
-            result = Printer(b, width).value(final, values)
-            at = b.address(target, dtype, v * width)
-            if edge:
-                printer.store_masked(dtype, result, at, last)
-            else:
-                printer.store(dtype, result, at)
-    return b
+@dataclass(frozen=True)
+class TileCode(KernelCode):
+    """A module with one function of :data:`TILE_ARGUMENTS` for every height.
 
-
-def _extra(b: Builder, extra: Extra, e: int, row: int, column: int, width: int, count: str | None) -> str:
-    one = Printer(b, 1)
-    many = Printer(b, width)
-    if extra.kind == "row":
-        address = b.address(f"%e{e}", extra.dtype, row)
-        return many.splat(extra.dtype, one.load(extra.dtype, address), width)
-    base = f"%e{e}"
-    if extra.kind == "tile" and row:
-        base = b.address(base, extra.dtype, b.mul(row, f"%es{e}"))
-    address = b.address(base, extra.dtype, column)
-    return many.load(extra.dtype, address) if count is None else many.load_masked(extra.dtype, address, count)
-
-
-def _suffix(dtype: str, width: int) -> str:
-    return dtype if width == 1 else f"v{width}{dtype}"
-
-
-def emit_rows(
-    b: Builder,
-    dtype: str,
-    width: int,
-    epilogue: Epilogue,
-    *,
-    rows: str,
-    columns: str,
-    a: str,
-    a_row: str | int,
-    a_col: str | int,
-    right: str,
-    right_row: str | int,
-    k: str,
-    c: str,
-    c_row: str | int,
-    extras: Sequence[tuple[str, str | int]] = (),
-) -> None:
-    """Cut a panel of at most ``VECTORS[0]`` vectors of columns into tiles and call their functions.
-
-    Args:
-        b: Where to write.
-        dtype: Of A, B and C.
-        width: Elements of a vector.
-        epilogue: As given to :func:`tile_functions`.
-        rows: Number of rows of C.
-        columns: Number of columns of the panel.
-        a: Address of A; ``a_row`` and ``a_col`` are elements from row to row and along k.
-        a_row: See ``a``.
-        a_col: See ``a``.
-        right: Address of B's panel; ``right_row`` is elements along k.
-        right_row: See ``right``.
-        k: Length of the sum.
-        c: Address of C's panel; ``c_row`` is elements from row to row.
-        c_row: See ``c``.
-        extras: Address at the panel's origin and row stride of each of the epilogue's operands.
+    Attributes:
+        dtype: "f32" or "f64".
+        vectors: Vectors of a row.
     """
 
-    def panel(vectors: int, edge: bool) -> None:
-        done: str = "0"
-        for height in ROWS:
-            count = b.op(f"sdiv i64 {b.sub(rows, done)}, {height}")
-            stop = b.add(done, b.mul(count, height))
-            with b.loop(done, stop, height) as m:
-                arguments = [
-                    f"ptr {b.address(a, dtype, b.mul(m, a_row))}",
-                    f"i64 {a_row}",
-                    f"i64 {a_col}",
-                    f"ptr {right}",
-                    f"i64 {right_row}",
-                    f"i64 {k}",
-                    f"ptr {b.address(c, dtype, b.mul(m, c_row))}",
-                    f"i64 {c_row}",
-                    f"i64 {columns}",
-                ]
-                for extra, (address, stride) in zip(epilogue.extras, extras, strict=True):
-                    at = address
-                    if extra.kind == "row":
-                        at = b.address(address, extra.dtype, m)
-                    elif extra.kind == "tile":
-                        at = b.address(address, extra.dtype, b.mul(m, stride))
-                    arguments += [f"ptr {at}", f"i64 {stride}"]
-                b.emit(f"call void @{_name(height, vectors, edge)}({', '.join(arguments)})")
-            done = stop
+    dtype: str
+    vectors: int
 
-    def choose(index: int) -> None:
-        vectors = VECTORS[index]
-        if index == len(VECTORS) - 1:
-            split(vectors)
-            return
-        wide = b.compare("sgt", columns, VECTORS[index + 1] * width)
-        b.branch(wide, lambda: split(vectors), lambda: choose(index + 1))
+    @property
+    def symbol(self) -> str:
+        """Name by content."""
+        return f"tile_{self.dtype}_{self.vectors}"
 
-    def split(vectors: int) -> None:
-        whole = b.compare("eq", columns, vectors * width)
-        b.branch(whole, lambda: panel(vectors, False), lambda: panel(vectors, True))
+    def module(self, name: str) -> str:
+        """LLVM text."""
+        heights = tile_heights(self.dtype, self.vectors)
+        tiles = [_Tile(self, f"{name}_{rows}", rows).write() for rows in heights]
+        b = Builder(name, TILE_ARGUMENTS)
+        arguments = ", ".join(TILE_ARGUMENTS.split(", "))
+        cases = " ".join(f"i64 {rows}, label %rows{rows}" for rows in heights)
+        b.emit(f"switch i64 %rows, label %done [ {cases} ]")
+        for rows in heights:
+            b.label(f"rows{rows}")
+            b.emit(f"musttail call void @{name}_{rows}({arguments})")
+            b.emit("ret void")
+        b.label("done")
+        return b.module(*tiles) + '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
 
-    choose(0)
+
+@functools.cache
+def tile_address(dtype: str, vectors: int) -> int:
+    """Machine code of the tiles."""
+    return address_of(Phase(TileCode(dtype, vectors), (), ()))
+
+
+class _Tile:
+    """Writes the function for one height.
+
+    A low tile has too few sums to hide the latency of an addition; it sums several steps along k apart.
+    """
+
+    def __init__(self, code: TileCode, name: str, rows: int) -> None:
+        self.dtype, self.vectors, self.rows = code.dtype, code.vectors, rows
+        self.b = Builder(name, TILE_ARGUMENTS, internal=True)
+        self.width = machine().width(bits(code.dtype))
+        self.size = bits(code.dtype) // 8
+        self.type = vector(code.dtype, self.width)
+        self.zero = "zeroinitializer" if self.width > 1 else "0.0"
+        self.sets = 1
+        while self.sets < 4 and self.sets * rows * self.vectors < _IN_FLIGHT:
+            self.sets *= 2
+        self.keys = [(r, v) for r in range(rows) for v in range(self.vectors)]
+        suffix = code.dtype if self.width == 1 else f"v{self.width}{code.dtype}"
+        self.fma = f"{self.type} @llvm.fmuladd.{suffix}"
+        self.b.declare(f"declare {self.fma}({', '.join([self.type] * 3)})")
+
+    def write(self) -> Builder:
+        b = self.b
+        self.row_steps = {0: "0", 1: "%a_row", **{n: b.mul("%a_row", n) for n in range(2, min(_SHARED, self.rows))}}
+        self.line_steps = {0: "0", 1: "%b_row", **{n: b.mul("%b_row", n) for n in range(2, self.sets + 1)}}
+        shared = {r: b.mul("%a_row", r) for r in range(_SHARED, self.rows, _SHARED)}
+        line = b.mul("%run", "%b_row")
+        carried = (("ptr", "%a"), ("ptr", "%b"), ("i64", "%add"))
+        with b.loop_carrying(0, b.max("%k", 1), "%run", carried) as (i, (left, right, add), following):
+            k = b.min(b.sub("%k", i), "%run")
+            lines = b.mul(k, "%b_row")
+            nothing = tuple((self.type, self.zero) for _ in self.keys)
+            inner = (("ptr", left), ("ptr", right), *nothing)
+            with b.loop_carrying(0, "%segments", 1, inner) as (_, (a, at, *sums), later):
+                bases = {0: a, **{r: b.op(f"getelementptr i8, ptr {a}, i64 {step}") for r, step in shared.items()}}
+                total = self._sums(k, bases, at, dict(zip(self.keys, sums, strict=True)))
+                later.append(b.op(f"getelementptr i8, ptr {a}, i64 %segment"))
+                later.append(b.op(f"getelementptr i8, ptr {at}, i64 {lines}"))
+                later += [total[key] for key in self.keys]
+            self._finish(dict(zip(self.keys, later[2:], strict=True)), add)
+            following.append(b.op(f"getelementptr i8, ptr {left}, i64 {b.mul('%run', self.size)}"))
+            following.append(b.op(f"getelementptr i8, ptr {right}, i64 {line}"))
+            following.append("1")
+        return b
+
+    def _sums(
+        self, k: str, bases: Mapping[int, str], right: str, start: Mapping[tuple[int, int], str]
+    ) -> dict[tuple[int, int], str]:
+        """``start`` and the sums of ``k`` products."""
+        b, before = self.b, self.b.block
+        first = {(u, r, v): start[r, v] if u == 0 else self.zero for u in range(self.sets) for r, v in self.keys}
+        if self.sets == 1:
+            b.emit(f"br i1 {b.compare('sgt', k, 0)}, label %whole, label %ready")
+            sums, _, _, end = self._loop("whole", before, 1, ("0", k), first, bases, right)
+            return self._joined(start, before, sums, end)
+        whole = b.op(f"and i64 {k}, {-self.sets}")
+        some = b.compare("sgt", whole, 0)
+        b.emit(f"br i1 {some}, label %whole, label %rest")
+        sums, at, line, end = self._loop("whole", before, self.sets, ("0", whole), first, bases, right)
+        total = {(r, v): self._tree([sums[u, r, v] for u in range(self.sets)]) for r, v in self.keys}
+        b.emit("br label %rest")
+        b.label("rest")
+
+        def joined(type_: str, early: str, late: str) -> str:
+            return b.op(f"phi {type_} [ {early}, %{before} ], [ {late}, %{end} ]")
+
+        middle = {key: joined(self.type, start[key], value) for key, value in total.items()}
+        at = {r: joined("ptr", bases[r], later) for r, later in at.items()}
+        line = joined("ptr", right, line)
+        more = b.compare("slt", whole, k)
+        b.emit(f"br i1 {more}, label %single, label %ready")
+        first = {(0, r, v): value for (r, v), value in middle.items()}
+        sums, _, _, end = self._loop("single", "rest", 1, (whole, k), first, at, line)
+        return self._joined(middle, "rest", sums, end)
+
+    def _joined(
+        self, early: Mapping[tuple[int, int], str], before: str, sums: Mapping[_Key, str], end: str
+    ) -> dict[tuple[int, int], str]:
+        """The sums where the block before the loop and the end of the loop meet."""
+        b = self.b
+        b.emit("br label %ready")
+        b.label("ready")
+        return {
+            (r, v): b.op(f"phi {self.type} [ {early[r, v]}, %{before} ], [ {sums[0, r, v]}, %{end} ]")
+            for r, v in self.keys
+        }
+
+    def _loop(
+        self,
+        name: str,
+        before: str,
+        sets: int,
+        span: tuple[str, str],
+        start: Mapping[_Key, str],
+        bases: Mapping[int, str],
+        line: str,
+    ) -> tuple[dict[_Key, str], dict[int, str], str, str]:
+        """``sets`` steps along k at a time, at least once.
+
+        Returns:
+            The sums by (set, row, vector); the addresses of A and B where it stopped; the last block.
+        """
+        b = self.b
+
+        def carried(hint: str, type_: str, first: str) -> tuple[str, str]:
+            now, later = b.fresh(hint), b.fresh(hint)
+            b.emit(f"{now} = phi {type_} [ {first}, %{before} ], [ {later}, %{name} ]")
+            return now, later
+
+        b.label(name)
+        i, i_next = carried("i", "i64", span[0])
+        at = {r: carried("a", "ptr", base) for r, base in bases.items()}
+        b_at, b_next = carried("b", "ptr", line)
+        sums = {key: carried("s", self.type, value) for key, value in start.items()}
+        for u in range(sets):
+            here = b_at if u == 0 else b.op(f"getelementptr i8, ptr {b_at}, i64 {self.line_steps[u]}")
+            columns = [self._load(here, v) for v in range(self.vectors)]
+            if self.rows <= 2:
+                self._prefetch(here)
+            for r in range(self.rows):
+                spread = self._element(at[r // _SHARED * _SHARED][0], r % _SHARED, u)
+                for v in range(self.vectors):
+                    now, later = sums[u, r, v]
+                    arguments = ", ".join(f"{self.type} {x}" for x in (spread, columns[v], now))
+                    b.emit(f"{later} = call {self.fma}({arguments})")
+        for now, later in at.values():
+            self._advance(later, now, sets * self.size)
+        self._advance(b_next, b_at, self.line_steps[sets])
+        b.emit(f"{i_next} = add nsw i64 {i}, {sets}")
+        again = b.compare("slt", i_next, span[1])
+        end = f"{name}.end"
+        b.emit(f"br i1 {again}, label %{name}, label %{end}, !llvm.loop !0")
+        b.label(end)
+        return {k: later for k, (_, later) in sums.items()}, {r: later for r, (_, later) in at.items()}, b_next, end
+
+    def _advance(self, later: str, now: str, step: str | int) -> None:
+        """``later = now + step`` in a way that LLVM does not look through.
+
+        It would else trade the addresses of rows, which share a register by scaled offsets, for a chain of additions.
+        """
+        moved = self.b.op(f"getelementptr i8, ptr {now}, i64 {step}")
+        self.b.emit(f'{later} = call ptr asm "", "=r,0"(ptr {moved})')
+
+    def _load(self, line: str, v: int) -> str:
+        at = self.b.address(line, self.dtype, v * self.width)
+        return Printer(self.b, self.width).load(self.dtype, at)
+
+    def _prefetch(self, line: str) -> None:
+        b = self.b
+        b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        for offset in range(0, self.vectors * self.width * self.size, 64):
+            at = b.op(f"getelementptr i8, ptr {line}, i64 {_AHEAD + offset}")
+            b.emit(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 3, i32 1)")
+
+    def _element(self, base: str, row: int, step: int) -> str:
+        b = self.b
+        at = base if row == 0 else b.op(f"getelementptr i8, ptr {base}, i64 {self.row_steps[row]}")
+        if step:
+            at = b.op(f"getelementptr i8, ptr {at}, i64 {step * self.size}")
+        element = b.op(f"load {scalar(self.dtype)}, ptr {at}")
+        return Printer(b, self.width).splat(self.dtype, element, self.width)
+
+    def _tree(self, values: Sequence[str]) -> str:
+        while len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [self.b.op(f"fadd {self.type} {x}, {y}") for x, y in pairs]
+        return values[0]
+
+    def _finish(self, sums: Mapping[tuple[int, int], str], adds: str) -> None:
+        b, printer = self.b, Printer(self.b, self.width)
+        places = {(r, v): b.address("%sums", self.dtype, (r * self.vectors + v) * self.width) for r, v in self.keys}
+
+        def add() -> None:
+            for key in self.keys:
+                old = printer.load(self.dtype, places[key])
+                printer.store(self.dtype, b.op(f"fadd {self.type} {old}, {sums[key]}"), places[key])
+
+        def put() -> None:
+            for key in self.keys:
+                printer.store(self.dtype, sums[key], places[key])
+
+        b.branch(b.compare("ne", adds, 0), add, put)

@@ -1,23 +1,29 @@
-"""MatMul, Gemm and Conv on the register tile."""
+"""MatMul, Gemm and Conv."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
-from accord.backends.cpu.conv import conv_phase
-from accord.backends.cpu.families.table import known, selects
-from accord.backends.cpu.matmul import matmul_phase, panel_bytes
-from accord.backends.cpu.tile import Epilogue, Extra
-from accord.backends.protocol import Kernel, NativeKernel, NodeView
-from accord.expr.lang import Expr, call, const, operand
+from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
+from accord.backends.cpu.conv import Convolution, Image, combs, transposed_phases
+from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
+from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
+from accord.backends.cpu.matmul import matmul_phase, pack_constant
+from accord.backends.cpu.patches import Window
+from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
+from accord.backends.view import NodeView
+from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
-from accord.ir.patch import Reason
-from accord.ir.strides import broadcast_access, contiguous
+from accord.ir.facts import TensorFact
+from accord.ir.reason import Reason
+from accord.ir.strides import Access, broadcast_access, channels_last, contiguous
 
-__all__ = ["conv", "gemm", "matmul"]
+__all__ = ["conv", "conv_transpose", "gemm", "matmul"]
 
-_TYPES = ("f32", "f64")
+_TYPES = ("f32", "f64", "f16", "bf16")
 
 
 def _inputs(view: NodeView, count: int) -> tuple[list[Shape], str] | Reason:
@@ -30,11 +36,37 @@ def _inputs(view: NodeView, count: int) -> tuple[list[Shape], str] | Reason:
         shapes.append(found[0])
         dtype = found[1]
     if dtype not in _TYPES:
-        return Reason(f"the tile is generated for {' and '.join(_TYPES)}, not for {dtype}")
+        return Reason(f"products are generated for {', '.join(_TYPES)}, not for {dtype}")
     return shapes, dtype
 
 
-@selects("MatMul")
+def _split(access: Access, rank: int) -> tuple[tuple[DimLike, ...], DimLike, DimLike]:
+    """Strides of the batch axes, the last but one axis and the last axis of an access of ``rank`` axes."""
+    strides = access.strides
+    return strides[: rank - 2], strides[rank - 2], strides[rank - 1]
+
+
+def _walk(dtype: str, access: Access) -> Walk:
+    groups, row, column = _split(access, len(access.strides))
+    return Walk(dtype, groups, (row,), column, access.offset)
+
+
+def _insert(access: Access, *axes: int) -> Access:
+    """``access`` with further axes of size 1, at positions counted in the result."""
+    strides = list(access.strides)
+    for axis in sorted(axes):
+        strides.insert(axis, 0)
+    return Access(tuple(strides), access.offset)
+
+
+@arranges("MatMul", "Gemm")
+def any_matrices(view: NodeView) -> Arrangement:
+    """Operands of any strides; what is written is row-major."""
+    del view
+    return Arrangement(strided=True)
+
+
+@selects("MatMul", epilogue=True)
 def matmul(view: NodeView) -> Kernel | Reason:
     """A batch of products with NumPy's rules."""
     found = _inputs(view, 2)
@@ -43,32 +75,102 @@ def matmul(view: NodeView) -> Kernel | Reason:
     (a, b), dtype = found
     if not a or not b:
         return Reason("a scalar operand")
+    at_a, at_b, at_c = view.access(0), view.access(1), view.output_access()
+    lacking: list[int] = []  # axes of the product that its output has not
+    rank = max(len(a), len(b), 2)
     if len(a) == 1:
-        a = (1, *a)
+        a, at_a = (1, *a), _insert(at_a, 0)
+        lacking.append(rank - 2)
     if len(b) == 1:
-        b = (*b, 1)
-    m, k, n = a[-2], a[-1], b[-1]
+        b, at_b = (*b, 1), _insert(at_b, 1)
+        lacking.append(rank - 1)
     batch = view.broadcast(a[:-2], b[:-2]) or ()
-    strides_a = [s * (m * k) for s in broadcast_access(a[:-2], batch).strides]
-    strides_b = [s * (k * n) for s in broadcast_access(b[:-2], batch).strides]
-    strides_c = [s * (m * n) for s in contiguous(batch)]
-    if all(s == 0 for s in strides_b) and strides_a == [s * (m * k) for s in contiguous(batch)]:
-        m, batch = m * D.product(batch), ()  # one matrix B: all rows of A are one matrix
-        strides_a, strides_b, strides_c = [], [], []
-    epilogue = Epilogue(operand(0, dtype))
-    phase = matmul_phase(
-        dtype, m, n, k, (k, 1), (n, 1), batch, (strides_a, strides_b, strides_c), epilogue, (0, 1, 2, 3)
-    )
-    return NativeKernel(
+    epilogue = epilogue_of(view)
+    extras = [Extra(e.dtype, _insert(e.access, *lacking)) for e in epilogue.extras]
+    return _product(
+        view,
         f"matmul {dtype}",
-        (phase,),
+        dtype,
+        batch,
+        (a[-2], b[-1], b[-2] if isinstance(b[-2], int) else a[-1]),
+        (_batched(a, at_a, batch), _batched(b, at_b, batch), _insert(at_c, *lacking)),
+        Epilogue(epilogue.expr, tuple(extras)),
         (0, 1),
-        workspace=panel_bytes(k, dtype),
-        flops=2 * D.product((*batch, m, n, k)),
     )
 
 
-@selects("Gemm")
+def _batched(shape: Shape, access: Access, batch: Shape) -> Access:
+    """Access of a matrix whose leading axes are broadcast to ``batch``."""
+    lead = broadcast_access(shape[:-2], batch, Access(access.strides[:-2]))
+    return Access((*lead.strides, *access.strides[-2:]), access.offset)
+
+
+def _product(
+    view: NodeView,
+    name: str,
+    dtype: str,
+    batch: Shape,
+    sizes: tuple[DimLike, DimLike, DimLike],
+    accesses: tuple[Access, Access, Access],
+    epilogue: Epilogue,
+    reads: tuple[int, ...],
+) -> NativeKernel:
+    """The kernel of a batch of products of inputs 0 and 1.
+
+    Args:
+        view: The node.
+        name: Of the kernel.
+        dtype: Of A and B.
+        batch: Sizes of the batch axes.
+        sizes: m, n, k.
+        accesses: A [*batch, m, k], B [*batch, k, n], C [*batch, m, n].
+        epilogue: Over C's axes; operands 1 ... follow ``reads[2:]``.
+        reads: Inputs 0 and 1, then those that the epilogue reads.
+    """
+    m, n, k = sizes
+    at_a, at_b, at_c = accesses
+    constants: dict[int, Constant] = {}
+    right = _constant(view, dtype, batch, constants)
+    if right is None:
+        groups, step, column = _split(at_b, len(at_b.strides))
+        right = RightMatrix(dtype, groups, step, column, at_b.offset)
+    expr = with_sum(epilogue.expr, accumulator(dtype))
+    extras = [_walk(e.dtype, e.access) for e in epilogue.extras]
+    operands = tuple(range(2 + len(extras) + 2))
+    out = _walk(epilogue.expr.dtype, at_c)
+    phase, scratch = matmul_phase(batch, m, n, k, _walk(dtype, at_a), right, extras, out, expr, operands)
+    flops = 2 * D.product((*batch, m, n, k))
+    return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops)
+
+
+def _constant(view: NodeView, dtype: str, batch: Shape, constants: dict[int, Constant]) -> RightMatrix | None:
+    """B packed, if it is a constant whose columns are many enough; its array goes to ``constants``."""
+    fact = view.tensor(1)
+    if not fact.is_const or fact.shape is None:
+        return None
+    shape = tuple(int(d) for d in fact.shape if isinstance(d, int))
+    if 0 in shape:
+        return None
+    turned = view.node.op_type == "Gemm" and bool(view.attr("transB", 0))
+    constants[1] = functools.partial(_packed, fact, turned, dtype)
+    if turned:
+        shape = shape[::-1]
+    if len(shape) == 1:
+        shape = (*shape, 1)
+    lead = shape[:-2]
+    size = packed_size(accumulator(dtype), shape[-2], shape[-1])
+    groups = [s * size for s in broadcast_access(lead, batch).strides]
+    return RightMatrix(accumulator(dtype), tuple(groups), packed=True)
+
+
+def _packed(fact: TensorFact, turned: bool, dtype: str) -> Array:
+    b = fact.numpy()
+    if turned:
+        b = b.T
+    return pack_constant(b[:, None] if b.ndim == 1 else b, dtype)
+
+
+@selects("Gemm", epilogue=True)
 def gemm(view: NodeView) -> Kernel | Reason:
     """``alpha * A B + beta * C``."""
     found = _inputs(view, 2)
@@ -77,116 +179,199 @@ def gemm(view: NodeView) -> Kernel | Reason:
     (a, b), dtype = found
     if len(a) != 2 or len(b) != 2:
         return Reason("operands must be matrices")
-    trans_a, trans_b = bool(view.attr("transA", 0)), bool(view.attr("transB", 0))
-    m, k = a[::-1] if trans_a else a
-    n = b[0] if trans_b else b[1]
-    a_strides: tuple[DimLike, DimLike] = (1, m) if trans_a else (k, 1)
-    b_strides: tuple[DimLike, DimLike] = (1, k) if trans_b else (n, 1)
-    reads = [0, 1]
-    constants = {}
-    weights = view.tensor(1)
-    if trans_b and weights.is_const:
-        constants[1] = weights.numpy().T.copy(order="C")
-        b_strides = (n, 1)
-    total: Expr = operand(0, dtype)
-    if float(view.attr("alpha", 1.0)) != 1.0:
-        total = call("mul", total, const(float(view.attr("alpha", 1.0)), dtype))
-    extras: tuple[Extra, ...] = ()
-    beta = float(view.attr("beta", 1.0))
+    at_a, at_b, at_c = view.access(0), view.access(1), view.output_access()
+    if view.attr("transA", 0):
+        a, at_a = a[::-1], Access(at_a.strides[::-1], at_a.offset)
+    if view.attr("transB", 0):
+        b, at_b = b[::-1], Access(at_b.strides[::-1], at_b.offset)
+    m, n = a[0], b[1]
+    # the operator's own expression, then what is fused to it
+    real = accumulator(dtype)
+    total: Expr = operand(0, real)
+    alpha, beta = float(view.attr("alpha", 1.0)), float(view.attr("beta", 1.0))
+    if alpha != 1.0:
+        total = call("mul", total, const(alpha, real))
+    extras: list[Extra] = []
+    reads: tuple[int, ...] = (0, 1)
     if view.has(2) and beta != 0.0:
-        kind = _bias_kind(view.tensor(2).shape, m, n)
-        if kind is None:
-            return Reason("the bias broadcasts in a way that is only known at run time")
-        extras = (Extra(kind, dtype),)
-        bias: Expr = operand(1, dtype)
-        if beta != 1.0:
-            bias = call("mul", bias, const(beta, dtype))
-        total = call("add", total, bias)
-        reads.append(2)
-    operands = tuple(range(len(reads) + 2))
-    phase = matmul_phase(dtype, m, n, k, a_strides, b_strides, (), ((), (), ()), Epilogue(total, extras), operands)
-    return NativeKernel(
-        f"gemm {dtype}",
-        (phase,),
-        tuple(reads),
-        constants=constants,
-        workspace=panel_bytes(k, dtype),
-        flops=2 * D.product((m, n, k)),
-    )
+        bias = known(view.tensor(2), "input 2")
+        if isinstance(bias, Reason):
+            return bias
+        extras.append(Extra(bias[1], broadcast_access(bias[0], (m, n), view.access(2))))
+        added = cast(operand(1, bias[1]), real)
+        total = call("add", total, added if beta == 1.0 else call("mul", added, const(beta, real)))
+        reads = (0, 1, 2)
+    epilogue = _after(total, extras, epilogue_of(view))
+    sizes = (m, n, b[0] if isinstance(b[0], int) else a[1])
+    return _product(view, f"gemm {dtype}", dtype, (), sizes, (at_a, at_b, at_c), epilogue, reads)
 
 
-def _bias_kind(shape: Shape | None, m: DimLike, n: DimLike) -> str | None:
-    """Which extra a bias is that broadcasts to [m, n]."""
-    if shape is None or len(shape) > 2:
-        return None
-    rows, columns = (1, 1, *shape)[-2:]
-    if columns == n and rows == 1:
-        return "column"
-    if columns == 1 and rows == m:
-        return "row"
-    if columns == n and rows == m:
-        return "tile"
-    return None
+def _after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
+    """``own`` (operands: the sum, then ``extras``) followed by an epilogue of its result."""
+    shift = len(extras)
+
+    def moved(index: int, dtype: str) -> Expr:
+        return cast(own, dtype) if index == 0 else operand(index + shift, dtype)
+
+    return Epilogue(substitute(then.expr, moved), (*extras, *then.extras))
 
 
-@selects("Conv")
+@arranges("Conv", "ConvTranspose")
+def images_with_channels_last(view: NodeView) -> Arrangement:
+    """Channels follow each other in what is written; any image can be read."""
+    shape = view.output().shape
+    if shape is None or len(shape) < 3:
+        return Arrangement()
+    if is_depthwise(view):
+        return channels_last_arrangement(view)
+    return Arrangement((), (channels_last(len(shape)),), strided=True)
+
+
+@selects("Conv", epilogue=True)
 def conv(view: NodeView) -> Kernel | Reason:
     """Convolution over one to three spatial axes."""
+    if is_depthwise(view):
+        kernel = depthwise_kernel(view)
+        if not isinstance(kernel, Reason):
+            return kernel
     found = _inputs(view, 2)
     if isinstance(found, Reason):
         return found
     (x, w), dtype = found
     out = view.output().shape
-    rank = len(x) - 2
-    if out is None or not 1 <= rank <= 3 or len(w) != rank + 2:
+    axes = len(x) - 2
+    if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
         return Reason("only one to three spatial axes")
-    if not D.is_known(w):
+    if not D.is_known(w) or 0 in w:
         return Reason("the weights' shape is only known at run time")
-    group = int(view.attr("group", 1))
-    kernel = [int(k) for k in w[2:]]
-    strides = [int(s) for s in view.attr("strides", (1,) * rank)]
-    dilations = [int(d) for d in view.attr("dilations", (1,) * rank)]
-    pads = _front_pads(view, x[2:], out[2:], kernel, strides, dilations)
-    bias = view.has(2)
-    dtype_bias = operand(1, dtype)
-    total = call("add", operand(0, dtype), dtype_bias) if bias else operand(0, dtype)
-    epilogue = Epilogue(total, (Extra("row", dtype),) if bias else ())
-    reads = (0, 1, 2) if bias else (0, 1)
-    phase, scratch = conv_phase(
-        dtype,
+    groups = int(view.attr("group", 1))
+    window = Window(
+        tuple(w[2:]),
+        tuple(int(s) for s in view.attr("strides", (1,) * axes)),
+        tuple(int(d) for d in view.attr("dilations", (1,) * axes)),
+    )
+    pads, inside = _pads(view, x[2:], out[2:], window)
+    epilogue, reads = _with_bias(view, dtype, out)
+    convolution = Convolution(
         x[0],
-        group,
-        (int(w[1]), int(w[0]) // group),
+        groups,
+        w[1],
+        w[0] // groups,
         x[2:],
         out[2:],
-        kernel,
-        strides,
-        pads,
-        dilations,
-        epilogue,
-        tuple(range(len(reads) + 2)),
+        window,
+        tuple(pads),
+        Image(dtype, view.access(0)),
+        constant=view.tensor(1).is_const,
+        inside=inside,
+    )
+    constants: dict[int, Constant] = {}
+    if convolution.constant:
+        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution)
+    elif view.access(1).strides != contiguous(tuple(w)):
+        return Reason("weights that are not constant must be row-major")
+    phase, scratch = convolution.phase(
+        [Image(e.dtype, e.access) for e in epilogue.extras],
+        Image(epilogue.expr.dtype, view.output_access()),
+        with_sum(epilogue.expr, accumulator(dtype)),
+        tuple(range(len(epilogue.extras) + 4)),
     )
     flops = 2 * D.product((*out, *w[1:]))
-    # the scratch operand exists even where the convolution reads the image itself
-    return NativeKernel(f"conv {dtype}", (phase,), reads, workspace=D.maximum(scratch, 64), flops=flops)
+    return NativeKernel(f"conv {dtype}", (phase,), reads, constants, workspace=scratch, flops=flops)
 
 
-def _front_pads(
-    view: NodeView,
-    sizes: Shape,
-    out: Shape,
-    kernel: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-) -> list[DimLike]:
-    rank = len(kernel)
-    mode = view.attr("auto_pad", "NOTSET")
+def _packed_weights(fact: TensorFact, convolution: Convolution) -> Array:
+    return convolution.pack(fact.numpy())
+
+
+def _with_bias(view: NodeView, dtype: str, out: Shape) -> tuple[Epilogue, tuple[int, ...]]:
+    """The addition of a convolution's bias and what is fused to it, and the inputs that the kernel reads."""
+    real = accumulator(dtype)
+    if not view.has(2):
+        return _after(operand(0, real), [], epilogue_of(view)), (0, 1)
+    axes = len(out) - 2
+    access = view.access(2)
+    over_axes = Access((*access.strides, *(0,) * axes), access.offset)
+    bias = Extra(dtype, broadcast_access((out[1], *(1,) * axes), out, over_axes))
+    total = call("add", operand(0, real), cast(operand(1, dtype), real))
+    return _after(total, [bias], epilogue_of(view)), (0, 1, 2)
+
+
+def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[list[DimLike], bool]:
+    """Padding in front of each axis, and whether there is none at either end."""
+    axes = len(window.taps)
+    mode = _mode(view)
     if mode == "NOTSET":
-        return [int(p) for p in view.attr("pads", (0,) * 2 * rank)[:rank]]
+        pads = [int(p) for p in view.attr("pads", (0,) * 2 * axes)]
+        return list(pads[:axes]), not any(pads)
     if mode == "VALID":
-        return [0] * rank
-    pads: list[DimLike] = []
-    for size, n, k, s, d in zip(sizes, out, kernel, strides, dilations, strict=True):
+        return [0] * axes, True
+    front: list[DimLike] = []
+    totals: list[DimLike] = []
+    for size, n, k, s, d in zip(sizes, out, window.taps, window.steps, window.dilations, strict=True):
         total = D.maximum((n - 1) * s + (k - 1) * d + 1 - size, 0)
-        pads.append(D.floordiv(total, 2) if mode == "SAME_UPPER" else D.ceildiv(total, 2))
-    return pads
+        totals.append(total)
+        front.append(D.floordiv(total, 2) if mode == "SAME_UPPER" else D.ceildiv(total, 2))
+    return front, all(t == 0 for t in totals)
+
+
+@selects("ConvTranspose", epilogue=True)
+def conv_transpose(view: NodeView) -> Kernel | Reason:
+    """Transposed convolution over one to three spatial axes: an ordinary one for each comb of output pixels."""
+    found = _inputs(view, 2)
+    if isinstance(found, Reason):
+        return found
+    (x, w), dtype = found
+    out = view.output().shape
+    axes = len(x) - 2
+    if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
+        return Reason("only one to three spatial axes")
+    if not view.tensor(1).is_const:
+        return Reason("the weights are not constant")
+    weights = view.tensor(1).numpy()
+    if not weights.size:
+        return Reason("the weights are empty")
+    steps = [int(s) for s in view.attr("strides", (1,) * axes)]
+    dilations = [int(d) for d in view.attr("dilations", (1,) * axes)]
+    pads = _transposed_pads(view, x[2:], out[2:], weights.shape[2:], steps, dilations)
+    if not D.is_known(pads):
+        return Reason(f"the padding depends on sizes: {', '.join(str(p) for p in pads)}")
+    epilogue, reads = _with_bias(view, dtype, out)
+    phases, packed, scratch = transposed_phases(
+        x[0],
+        int(view.attr("group", 1)),
+        weights,
+        x[2:],
+        out[2:],
+        [combs(*axis) for axis in zip(weights.shape[2:], steps, dilations, pads, strict=True)],
+        Image(dtype, view.access(0)),
+        [Image(e.dtype, e.access) for e in epilogue.extras],
+        Image(epilogue.expr.dtype, view.output_access()),
+        with_sum(epilogue.expr, accumulator(dtype)),
+        tuple(range(len(epilogue.extras) + 4)),
+    )
+    flops = 2 * D.product((*x, *weights.shape[1:]))
+    name = f"conv transpose {dtype}"
+    return NativeKernel(name, tuple(phases), reads, {1: packed}, workspace=scratch, flops=flops)
+
+
+def _transposed_pads(
+    view: NodeView, sizes: Shape, out: Shape, taps: Sequence[int], steps: Sequence[int], dilations: Sequence[int]
+) -> list[DimLike]:
+    """What is cut off in front of each axis."""
+    axes = len(steps)
+    mode = _mode(view)
+    if mode in ("NOTSET", "VALID") and not view.attr("output_shape", ()):
+        pads = view.attr("pads", ()) if mode == "NOTSET" else ()
+        return [int(p) for p in (pads or (0,) * axes)[:axes]]
+    extra = view.attr("output_padding", ()) or (0,) * axes
+    front: list[DimLike] = []
+    for size, n, k, s, d, e in zip(sizes, out, taps, steps, dilations, extra, strict=True):
+        total = D.maximum((size - 1) * s + int(e) + (k - 1) * d + 1 - n, 0)
+        front.append(D.floordiv(total, 2) if mode == "SAME_UPPER" else D.ceildiv(total, 2))
+    return front
+
+
+def _mode(view: NodeView) -> str:
+    mode = view.attr("auto_pad", "NOTSET")
+    return mode.decode() if isinstance(mode, bytes) else str(mode)

@@ -6,10 +6,11 @@ from accord.backends.cpu.epilogue import epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement
 from accord.backends.cpu.regions import Regions, region_phase
-from accord.backends.protocol import Arrangement, Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS
 from accord.ir import dims as D
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 
 __all__ = ["regions"]
 

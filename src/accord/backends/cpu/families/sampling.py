@@ -17,12 +17,13 @@ from accord.backends.cpu.gridsample import Grid, grid_bytes, grid_phase
 from accord.backends.cpu.images import accumulator, final_expr, following
 from accord.backends.cpu.resample import Space, resample_code, resample_phase
 from accord.backends.cpu.taptables import Positions, Taps, table_bytes, table_phase, tap_count
-from accord.backends.protocol import Arrangement, Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, call, cast, operand
 from accord.expr.primitives import max_, min_
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access
 from accord.ops.shapes.windows import scaled
 

@@ -17,12 +17,13 @@ from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.pools import Pooling, pool_phase
 from accord.backends.cpu.unpool import fold_phase, unpool_phase
 from accord.backends.cpu.windows import Axis
-from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, bits, call, const, operand
 from accord.expr.primitives import abs_, sqrt
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access, channels_last, contiguous
 
 __all__ = ["channels_last_arrangement", "depthwise_kernel", "is_depthwise"]
@@ -44,7 +45,7 @@ def channels_last_arrangement(view: NodeView, inputs: Sequence[int] = (0,)) -> A
     for k in range(len(view.node.outputs)):
         rank = view.output(k).rank
         outputs.append(None if rank is None else channels_last(rank))
-    return Arrangement(tuple(orders), tuple(outputs))
+    return Arrangement(tuple(orders), tuple(outputs), strided=True)
 
 
 def window_axes(view: NodeView, sizes: Shape, out: Shape, kernel: Sequence[int]) -> list[Axis]:
@@ -142,7 +143,7 @@ def arrange_pool(view: NodeView) -> Arrangement:
     return channels_last_arrangement(view)
 
 
-@selects("MaxPool", "AveragePool", "LpPool")
+@selects("MaxPool", "AveragePool", "LpPool", epilogue=True)
 def pool(view: NodeView) -> Kernel | Reason:
     """Pools over one to three spatial axes; any strides, lanes along channels."""
     found = known(view.tensor(0), "the input")

@@ -1,0 +1,349 @@
+"""From strides to a phase: the symbolic side of :mod:`accord.backends.cpu.gemm`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from accord.backends.cpu.blocking import Chunk, Problem, Stage, chunks_of, cut, scratch_bound
+from accord.backends.cpu.dot import dot_address, dot_heights, pays
+from accord.backends.cpu.gemm import GemmCode, Right
+from accord.backends.cpu.jit import machine
+from accord.backends.cpu.nest import merge_axes
+from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
+from accord.backends.cpu.store import Pattern
+from accord.backends.cpu.tile import tile_address, tile_heights, vectors_for
+from accord.backends.protocol import Array, Launch, Phase
+from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
+from accord.ir import dims as D
+from accord.ir.dims import DimLike, Shape
+from accord.ir.strides import Access
+
+__all__ = [
+    "Left",
+    "Pieces",
+    "RightMatrix",
+    "Walk",
+    "accumulator",
+    "contraction_phase",
+    "matrix_left",
+    "substitute",
+    "with_sum",
+]
+
+#: From the values of a source's parameters to the length and the words of each of its pieces.
+Pieces: TypeAlias = Callable[[Mapping[str, int]], Sequence[tuple[int, tuple[int, ...]]]]
+
+
+def accumulator(dtype: str) -> str:
+    """The type in which products of values of ``dtype`` are summed."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
+def with_sum(expr: Expr, dtype: str) -> Expr:
+    """``expr`` with an operand 0 of ``dtype``, rounded to the type that the expression expects."""
+    return substitute(expr, lambda i, own: cast(operand(0, dtype), own) if i == 0 else operand(i, own))
+
+
+def substitute(expr: Expr, operand_of: Callable[[int, str], Expr]) -> Expr:
+    """``expr`` with each operand replaced by what ``operand_of`` gives for its index and dtype."""
+    made: dict[Expr, Expr] = {}
+    for node in topological((expr,)):
+        if node.op == "operand" and node.value is not None:
+            made[node] = operand_of(int(node.value), node.dtype)
+        else:
+            made[node] = rebuild(node, tuple(made[a] for a in node.args))
+    return made[expr]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How an operand is walked: strides along the groups, the axes of the rows, and the columns, in elements."""
+
+    dtype: str
+    groups: tuple[DimLike, ...]
+    rows: tuple[DimLike, ...]
+    column: DimLike
+    offset: DimLike = 0
+
+
+@dataclass(frozen=True)
+class Left:
+    """A: where its rows come from.
+
+    Attributes:
+        source: What the machine code knows.
+        values: The source's parameters by name.
+        groups: Strides along the groups.
+        offset: First element.
+        pieces: Makes the source's pieces, if it has them.
+        stage: How the source is staged, and the calls of a tile, if it is.
+        bound: For one that is staged: bytes for a single line of output, and the line's rows.
+    """
+
+    source: Source
+    values: Mapping[str, DimLike]
+    groups: tuple[DimLike, ...]
+    offset: DimLike = 0
+    pieces: Pieces | None = None
+    stage: Callable[[Mapping[str, int]], tuple[Stage, Sequence[tuple[int, ...]]]] | None = None
+    bound: tuple[DimLike, DimLike] | None = None
+
+
+@dataclass(frozen=True)
+class RightMatrix:
+    """B: strides along the groups, k and columns; or panels, one after the other along the groups' strides."""
+
+    dtype: str
+    groups: tuple[DimLike, ...]
+    step: DimLike = 0
+    column: DimLike = 1
+    offset: DimLike = 0
+    packed: bool = False
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a launch needs beside the sizes, whose names are ``names``."""
+
+    code: GemmCode
+    names: tuple[str, ...]
+    left: Left
+    apart: int
+
+
+def matrix_left(a: Walk) -> Left:
+    """A matrix; ``a.column`` is its stride along k."""
+    axes = len(a.rows)
+    values: dict[str, DimLike] = {}
+    step = "1" if a.column == 1 else "s"
+    if step == "s":
+        values["a.k"] = a.column
+    if axes == 1:
+        row = "1" if a.rows[0] == 1 and step == "s" else "u"
+        values["a.row"] = a.rows[0]
+    else:
+        row = "s"
+        values.update({f"a.row{i}": s for i, s in enumerate(a.rows)})
+    return Left(MatrixSource(a.dtype, step, row, axes), values, a.groups, a.offset)
+
+
+def contraction_phase(
+    groups: Shape,
+    rows: Shape,
+    n: DimLike,
+    k: DimLike,
+    left: Left,
+    right: RightMatrix,
+    extras: Sequence[Walk],
+    out: Walk,
+    expr: Expr,
+    operands: tuple[int, ...],
+) -> tuple[Phase, DimLike]:
+    """A phase, and the bytes of scratch memory that a thread needs.
+
+    Args:
+        groups: Sizes of the groups' axes.
+        rows: Sizes of the rows' axes.
+        n: Columns.
+        k: Length of the sums.
+        left: A.
+        right: B.
+        extras: Operands 1, 2 ... of the expression.
+        out: C.
+        expr: What is stored; operand 0 is the sum, of type :func:`accumulator` of A's type.
+        operands: A, B, the extras, C, scratch.
+    """
+    dtype = accumulator(left.source.dtype)
+    few = few_columns(dtype, n, k, right)
+    vectors = 1 if few else vectors_for(dtype, n) if isinstance(n, int) else 2
+    keep = [i for i, size in enumerate(groups) if size != 1]
+    walks = {"c": out, **{f"e{i}": e for i, e in enumerate(extras)}}
+    values: dict[str, DimLike] = {"m": D.product(rows), "n": n, "k": k, "a.offset": left.offset}
+    values["b.offset"] = right.offset
+    values.update(left.values)
+    kinds = ("packed", "1") if right.packed else (_kind(right.step, "1"), _kind(right.column, "1"))
+    if (few and not right.packed) or kinds == ("1", "1"):
+        kinds = ("1", "s")
+    if kinds[0] == "s":
+        values["b.k"] = right.step
+    if kinds[1] == "s":
+        values["b.column"] = right.column
+    flat = _flat(walks, rows, few, machine().width(bits(dtype))) if few else None
+    patterns: dict[str, Pattern] = {}
+    for name, w in walks.items():
+        patterns[name], own = _pattern(name, w, rows) if flat is None else (flat[name], {f"{name}.offset": w.offset})
+        values.update(own)
+    for i, axis in enumerate(keep):
+        values[f"group{i}.size"] = groups[axis]
+        values[f"group{i}.a"], values[f"group{i}.b"] = left.groups[axis], right.groups[axis]
+        for name, w in walks.items():
+            values[f"group{i}.{name}"] = w.groups[axis]
+    values.update({f"rows{i}": size for i, size in enumerate(rows) if i})
+    code = GemmCode(
+        dtype,
+        vectors,
+        few,
+        flat is not None,
+        left.source,
+        Right(right.dtype, *kinds),
+        len(keep),
+        len(rows),
+        tuple(patterns[f"e{i}"] for i in range(len(extras))),
+        patterns["c"],
+        expr,
+    )
+    apart = max(1, bits(out.dtype) // 8) if patterns["c"].column == "s" else 0
+    plan = _Plan(code, tuple(values), left, apart)
+    sizes = tuple(values.values())
+    phase = Phase(code, operands, sizes, functools.partial(_launch, plan))
+    if D.is_known(sizes):
+        problem, _ = _problem(plan, dict(zip(plan.names, sizes, strict=True)))
+        return phase, cut(problem).areas.scratch if problem.m and problem.n else 64
+    return phase, scratch_bound(dtype, vectors, k, right.packed or few > 0, apart, len(code.tables), left.bound)
+
+
+def few_columns(dtype: str, n: DimLike, k: DimLike, right: RightMatrix | None = None) -> int:
+    """``n`` if it is known and so small that tiles should have their vectors along k; else 0.
+
+    Args:
+        dtype: In which sums are made.
+        n: Columns.
+        k: Length of the sums.
+        right: B, if it is not packed.
+    """
+    if not isinstance(n, int) or not pays(dtype, n, k if isinstance(k, int) else 1 << 30):
+        return 0
+    ready = right is None or right.packed or (right.dtype == dtype and (right.step == 1 or k == 1))
+    return n if ready else 0
+
+
+def pack(matrices: Array, dtype: str) -> Array:
+    """Constant matrices [groups, k, n] as B, packed for a product that is summed in ``dtype``: [groups, elements]."""
+    groups, k, n = matrices.shape
+    if not few_columns(dtype, n, k):
+        return pack_matrix(matrices, dtype, vectors_for(dtype, n))
+    packed = aligned((groups, n, k), np.float32 if dtype == "f32" else np.float64)
+    packed[:] = matrices.swapaxes(1, 2)
+    return packed.reshape(groups, n * k)
+
+
+def packed_size(dtype: str, k: int, n: int) -> int:
+    """Elements of a matrix that :func:`pack` has packed."""
+    width = machine().width(bits(dtype))
+    return k * (n if few_columns(dtype, n, k) else -(-n // width) * width)
+
+
+def _flat(walks: Mapping[str, Walk], rows: Shape, few: int, width: int) -> dict[str, Pattern] | None:
+    """Patterns of operands of ``few`` columns if C's rows follow each other without gaps, and all others fit to it."""
+    patterns: dict[str, Pattern] = {}
+    for name, w in walks.items():
+        _, (merged,), _ = merge_axes(rows, [Access(w.rows)])
+        step = merged.strides[0] if len(merged.strides) == 1 else None
+        if step is None and merged.strides:
+            return None
+        if step == few and (few == 1 or w.column == 1):
+            column = "f"
+        elif step == 0 and (few == 1 or w.column == 0):
+            column = "0"
+        elif step == 0 and w.column == 1 and width % few == 0:
+            column = "p"
+        else:
+            return None
+        patterns[name] = Pattern(w.dtype, column, "0")
+    return patterns if patterns["c"].column == "f" else None
+
+
+def _kind(stride: DimLike, *known: str) -> str:
+    return str(stride) if str(stride) in known else "s"
+
+
+def _pattern(name: str, w: Walk, rows: Shape) -> tuple[Pattern, dict[str, DimLike]]:
+    """What the code knows of an operand, and its parameters."""
+    values: dict[str, DimLike] = {f"{name}.offset": w.offset}
+    column = _kind(w.column, "0", "1")
+    if name == "c" and column == "0":
+        column = "1"  # one column
+    if column == "s":
+        values[f"{name}.column"] = w.column
+    _, (merged,), _ = merge_axes(rows, [Access(w.rows)])
+    steps = merged.strides
+    if len(steps) > 1:
+        values.update({f"{name}.row{i}": s for i, s in enumerate(w.rows)})
+        return Pattern(w.dtype, column, "t"), values
+    row = _kind(steps[0] if steps else 0, "0", "1")
+    if name == "c" and row == "0":
+        row = "1"  # one row
+    if row == "s":
+        row = "u"
+        values[f"{name}.row"] = steps[0]
+    return Pattern(w.dtype, column, row), values
+
+
+def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
+    """The problem for these sizes, and the words of its chunks (or calls) and pieces."""
+    code, left = plan.code, plan.left
+    stage: Stage | None = None
+    words: list[int] = []
+    if left.stage is not None:
+        stage, calls = left.stage(v)
+        chunks = chunks_of(0) if not v["k"] else (Chunk(0, v["k"], 0, len(calls)),)
+        words = [word for c in calls for word in c]
+    else:
+        pieces = None if left.pieces is None else left.pieces(v)
+        chunks = chunks_of(v["k"], None if pieces is None else [length for length, _ in pieces])
+        words = [word for c in chunks for word in (c.start, c.length, c.first, c.last)]
+        words += [word for _, piece in pieces or () for word in piece]
+    row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype else 0
+    heights = dot_heights(code.dtype, code.few) if code.few else tile_heights(code.dtype, code.vectors)
+    problem = Problem(
+        code.dtype,
+        code.vectors,
+        heights,
+        code.few or code.vectors * machine().width(bits(code.dtype)),
+        math.prod(v[f"group{i}.size"] for i in range(code.group_axes)),
+        v["m"],
+        v["n"],
+        chunks,
+        row * bits(code.dtype) // 8,
+        code.right.step == "packed" or code.few > 0,
+        plan.apart,
+        len(code.tables),
+        stage,
+    )
+    return problem, words
+
+
+def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
+    v = dict(zip(plan.names, sizes, strict=True))
+    code = plan.code
+    p, words = _problem(plan, v)
+    if not (p.groups and p.m and p.n):
+        return Launch((), 0)
+    blocks = cut(p)
+    areas = blocks.areas
+    v.update(
+        {name: getattr(blocks, name) for name in ("block", "task_rows", "task_panels", "row_tasks", "column_tasks")},
+        **{name: getattr(blocks, name) for name in ("panels", "run", "parts", "direct", "pack_b", "pitch")},
+        **{name: getattr(areas, name) for name in ("a_at", "b_at", "stage_at", "tables_at", "scratch")},
+        chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
+        tile=dot_address(code.dtype, code.few) if code.few else tile_address(code.dtype, code.vectors),
+    )
+    v["tile.last"] = v["tile"] if code.few else tile_address(code.dtype, blocks.last_vectors)
+    last = p.heights if code.few else tile_heights(code.dtype, blocks.last_vectors)
+    v.update(_high_and_mid("", p.heights), **_high_and_mid(".last", last))
+    if p.stage is not None:
+        v["a.segment"] = p.stage.segment
+    return Launch((*(v[name] for name in code.names), *words), p.groups * blocks.tasks)
+
+
+def _high_and_mid(suffix: str, heights: Sequence[int]) -> dict[str, int]:
+    """The highest tile, and the next one where a gap lies below it."""
+    high = heights[0]
+    mid = heights[1] if len(heights) > 1 and heights[1] > 8 else high
+    return {f"high{suffix}": high, f"mid{suffix}": mid}

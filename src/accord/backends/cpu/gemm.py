@@ -1,0 +1,382 @@
+"""The contraction kernel: ``C[m, n] = epilogue(sum over k of A[m, k] * B[k, n])`` for each of several groups.
+
+Rows of A come from a :class:`Source` (a matrix, the patches of an image, the image itself), read in place or through a
+panel that the source fills; B is packed at load where it is constant, else as it is needed. Blocks follow the caches
+(Goto and van de Geijn; Van Zee and van de Geijn, "BLIS", 2015): a block of rows of A stays in the second level while
+panels of B pass through the first. The sums go in and out of registers every so many steps along k, which is also what
+keeps them accurate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from accord.backends.cpu.jit import machine
+from accord.backends.cpu.llvm import Builder
+from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel
+from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.store import Pattern, Store
+from accord.backends.cpu.tile import SMALL
+from accord.expr.lang import Expr, bits
+
+__all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right"]
+
+#: Words of a chunk of k in the parameters: first k, length, first piece, end of pieces.
+CHUNK_FIELDS = 4
+#: Words of a call of a tile on a staged image: bytes from a row's start, first k, length, segments.
+CALL_FIELDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """B.
+
+    Attributes:
+        dtype: Element type in memory.
+        step: Along k: "1", "s", or "packed" for panels that were made at load.
+        column: From column to column: "1" or "s".
+    """
+
+    dtype: str
+    step: str
+    column: str = "1"
+
+
+@dataclass(frozen=True)
+class GemmCode(KernelCode):
+    """Code of a contraction. Operands: A, B, the extras, C, scratch. For the parameters see :attr:`names`.
+
+    Attributes:
+        dtype: In which sums are made: "f32" or "f64".
+        vectors: Vectors of a tile's row.
+        few: Columns, where they are so few that tiles have vectors along k (:mod:`accord.backends.cpu.dot`); else 0.
+        flat: A tile of few columns is stored as one line.
+        left: A.
+        right: B.
+        group_axes: Number of axes of the groups, each with strides of all operands.
+        row_axes: Number of axes of the rows.
+        extras: Operands 1, 2 ... of the expression.
+        out: C.
+        expr: What is stored: operand 0 is the sum.
+    """
+
+    dtype: str
+    vectors: int
+    few: int
+    flat: bool
+    left: Source
+    right: Right
+    group_axes: int
+    row_axes: int
+    extras: tuple[Pattern, ...]
+    out: Pattern
+    expr: Expr
+
+    @property
+    def symbol(self) -> str:
+        """Name by content."""
+        text = (
+            f"{self.dtype};{self.vectors};{self.few};{self.flat};{self.left};{self.right};{self.group_axes};"
+            f"{self.row_axes};{self.extras};{self.out};{self.expr.key}"
+        )
+        return "gemm_" + hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the parameters mean, in order; chunks of k follow (or calls), then the source's pieces.
+
+        ``block`` rows share a panel of A, ``task_rows`` and ``task_panels`` are a task, ``run`` is the greatest length
+        of a sum in registers, ``parts`` is 1 where sums of several chunks are kept apart, ``*_at`` are offsets of areas
+        of a thread's scratch memory of ``scratch`` bytes. ``tile``, ``high`` and ``mid`` describe the tile for a whole
+        panel, ``tile.last`` ... that of the last one.
+        """
+        operands: list[str] = []
+        for name, p in self.operands.items():
+            operands += [f"{name}.offset", *([f"{name}.column"] if p.column == "s" else [])]
+            operands += {"u": [f"{name}.row"], "t": [f"{name}.row{i}" for i in range(self.row_axes)]}.get(p.row, [])
+        groups = [f"group{i}.{what}" for i in range(self.group_axes) for what in ("size", "a", "b", *self.operands)]
+        right = {"packed": (), "1": ("b.column",), "s": ("b.k", *(("b.column",) if self.right.column == "s" else ()))}
+        return (
+            *("m", "n", "k", "block", "task_rows", "task_panels", "row_tasks", "column_tasks", "panels", "chunks"),
+            *("run", "parts", "direct", "pack_b", "pitch", "scratch", "a_at", "b_at", "stage_at", "tables_at"),
+            *("tile", "high", "mid", "tile.last", "high.last", "mid.last", "a.offset", "b.offset"),
+            *self.left.names,
+            *right[self.right.step],
+            *operands,
+            *groups,
+            *(f"rows{i}" for i in range(1, self.row_axes)),
+        )
+
+    @property
+    def operands(self) -> dict[str, Pattern]:
+        """C and the extras by name."""
+        return {"c": self.out, **{f"e{i}": e for i, e in enumerate(self.extras)}}
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Operands whose rows are looked up."""
+        return tuple(name for name, p in self.operands.items() if p.row == "t")
+
+    def module(self, name: str) -> str:
+        """LLVM text."""
+        return _Writer(self, name).write()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of k for which tiles are computed: a chunk, and whether it is the first and the last."""
+
+    chunk: Chunk
+    again: str
+    final: str
+
+
+class _Writer:
+    """Writes the kernel."""
+
+    def __init__(self, code: GemmCode, name: str) -> None:
+        self.code = code
+        self.b = b = Builder(name)
+        self.width = machine().width(bits(code.dtype))
+        self.size = bits(code.dtype) // 8
+        self.wide = code.few or code.vectors * self.width
+        self.p = p = {name: b.param(i) for i, name in enumerate(code.names)}
+        self.words = b.op(f"getelementptr i64, ptr %params, i64 {len(code.names)}")
+        p["pieces"] = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(p['chunks'], CHUNK_FIELDS)}")
+        self.bases = {
+            "a": b.address(b.operand(0), code.left.dtype, p["a.offset"]),
+            "b": b.address(b.operand(1), code.right.dtype, p["b.offset"]),
+        }
+        for i, e in enumerate(code.extras):
+            self.bases[f"e{i}"] = b.address(b.operand(2 + i), e.dtype, p[f"e{i}.offset"])
+        last = 2 + len(code.extras)
+        self.bases["c"] = b.address(b.operand(last), code.out.dtype, p["c.offset"])
+        self.sums = b.op(f"getelementptr i8, ptr {b.operand(last + 1)}, i64 {b.mul('%thread', p['scratch'])}")
+        areas = ("a_at", "b_at", "stage_at", "tables_at")
+        self.panel_a, self.panel_b, stage, table = (
+            b.op(f"getelementptr i8, ptr {self.sums}, i64 {p[area]}") for area in areas
+        )
+        tables = {name: b.address(table, "i64", b.mul(p["block"], i)) for i, name in enumerate(code.tables)}
+        self.rows = Rows(b, [p["m"], *(p[f"rows{i}"] for i in range(1, code.row_axes))])
+        self.store = Store(
+            b, code.dtype, self.width, code.vectors, code.operands, code.expr, p, stage=stage, tables=tables
+        )
+
+    def write(self) -> str:
+        b, p = self.b, self.p
+        with b.loop("%first", "%last") as task:
+            rest, j = b.divmod(task, p["column_tasks"])
+            group, i = b.divmod(rest, p["row_tasks"])
+            here = self._group(group)
+            first = b.mul(j, p["task_panels"])
+            panels = (first, b.min(b.add(first, p["task_panels"]), p["panels"]))
+            if self.code.right.step != "packed" and not self.code.few:
+                self._pack(here["b"], panels)
+            start = b.mul(i, p["task_rows"])
+            stop = b.min(b.add(start, p["task_rows"]), p["m"])
+            with b.loop(start, stop, p["block"]) as row:
+                self._block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
+        return b.module()
+
+    def _dtype(self, name: str) -> str:
+        return {"a": self.code.left.dtype, "b": self.code.right.dtype}.get(name) or self.code.operands[name].dtype
+
+    def _group(self, group: str) -> dict[str, str]:
+        """Addresses of all operands for one group."""
+        b, here = self.b, dict(self.bases)
+        for axis in reversed(range(self.code.group_axes)):
+            group, index = b.divmod(group, self.p[f"group{axis}.size"])
+            for name, at in here.items():
+                here[name] = b.address(at, self._dtype(name), b.mul(index, self.p[f"group{axis}.{name}"]))
+        return here
+
+    # A
+
+    def _block(self, here: dict[str, str], row: str, rows: str, panels: tuple[str, str]) -> None:
+        """A block of rows: all chunks of k, for each a panel of A, for each all panels of B."""
+        b, p, code = self.b, self.p, self.code
+        self.store.fill_tables(self.rows, row, rows)
+        if code.left.staged:
+            whole = Chunk("0", p["k"], "0", "0")
+            self._fill(here["a"], row, rows, whole)
+            with b.loop(*panels) as panel:
+                self._panel(here, row, rows, (self.panel_a, ""), _Part(whole, "0", "true"), panel, "0")
+            return
+        with b.loop(0, p["chunks"]) as c:
+            entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CHUNK_FIELDS)}")
+            chunk = Chunk(*(self._word(entry, i) for i in range(CHUNK_FIELDS)))
+            part = _Part(chunk, c, b.compare("eq", b.add(c, 1), p["chunks"]))
+            left = self._left(here["a"], row, rows, chunk)
+            with b.loop(*panels) as panel:
+                self._panel(here, row, rows, left, part, panel, b.sub(panel, panels[0]))
+
+    def _word(self, entry: str, index: int) -> str:
+        return self.b.op(f"load i64, ptr {self.b.address(entry, 'i64', index)}")
+
+    def _fill(self, base: str, row: str, rows: str, chunk: Chunk) -> None:
+        self.code.left.fill(
+            self.b, self.code.dtype, self.p, base, self.rows, row, rows, chunk, self.panel_a, self.p["pitch"]
+        )
+
+    def _left(self, base: str, row: str, rows: str, chunk: Chunk) -> tuple[str, str]:
+        """Address of a block of A for a chunk, and bytes from row to row."""
+        b, p, code = self.b, self.p, self.code
+        if not code.left.direct or code.left.dtype != code.dtype:
+            self._fill(base, row, rows, chunk)
+            return self.panel_a, p["pitch"]
+        in_place = b.compare("ne", p["direct"], 0)
+        b.branch(in_place, lambda: None, lambda: self._fill(base, row, rows, chunk))
+        origin = b.address(base, code.dtype, b.add(b.mul(row, p["a.row"]), chunk.start))
+        return (
+            b.op(f"select i1 {in_place}, ptr {origin}, ptr {self.panel_a}"),
+            b.op(f"select i1 {in_place}, i64 {b.mul(p['a.row'], self.size)}, i64 {p['pitch']}"),
+        )
+
+    # tiles
+
+    def _panel(
+        self, here: dict[str, str], row: str, rows: str, left: tuple[str, str], part: _Part, panel: str, number: str
+    ) -> None:
+        """One panel of B, the task's ``number``-th: every tile of the block of rows."""
+        b, p, code = self.b, self.p, self.code
+        column = b.mul(panel, self.wide)
+        columns = b.min(b.sub(p["n"], column), self.wide)
+        is_last = b.compare("eq", b.add(panel, 1), p["panels"])
+        tile, high, mid = (
+            b.op(f"select i1 {is_last}, i64 {p[f'{what}.last']}, i64 {p[what]}") for what in ("tile", "high", "mid")
+        )
+        tile = b.op(f"inttoptr i64 {tile} to ptr")
+        line = str(code.few) if code.few else self._line(columns)
+        right = self._right(here["b"], number, column, columns, part.chunk, line)
+        apart = b.mul(b.mul(number, p["parts"]), b.mul(p["block"], self.wide))
+        sums = b.address(self.sums, code.dtype, apart)
+        step = b.mul(p["parts"], line)
+        full = b.compare("eq", columns, self.wide)
+        places = self.store.at_column(here, column)
+        with (
+            self._runs(row, rows, left) as (start, count, a, a_row),
+            self._tiles(count, high, mid) as (r, height),
+        ):
+            first = b.add(start, r)
+            buffer = b.address(sums, code.dtype, b.mul(first, step))
+            at = b.op(f"getelementptr i8, ptr {a}, i64 {b.mul(r, a_row)}")
+            self._tile(tile, at, a_row, right, part, buffer, height)
+
+            def store() -> None:
+                if code.flat:
+                    self.store.flat(places, row, first, height, buffer, code.few)
+                elif code.few:
+                    self.store.part(places, row, first, height, buffer, columns, line)
+                else:
+                    b.branch(
+                        full,
+                        lambda: self.store.whole(places, row, first, height, buffer),
+                        lambda: self.store.part(places, row, first, height, buffer, columns, line),
+                    )
+
+            b.branch(part.final, store)
+        if code.out.column == "s":
+            b.branch(part.final, lambda: self.store.spread(places["c"], row, rows, columns))
+
+    @contextmanager
+    def _runs(self, row: str, rows: str, left: tuple[str, str]) -> Iterator[tuple[str, str, str, str]]:
+        """``for each run of rows at one distance``: first row in the block, rows, address, bytes from row to row."""
+        if not self.code.left.staged:
+            yield "0", rows, *left
+            return
+        with self.code.left.lines(self.b, self.code.dtype, self.p, row, rows, left[0], self.p["pitch"]) as run:
+            yield run
+
+    def _tile(self, tile: str, a: str, a_row: str, right: tuple[str, str], part: _Part, sums: str, height: str) -> None:
+        """Compute one tile."""
+        b, p = self.b, self.p
+
+        def call(a: str, line: str, k: str, run: str, segments: str, again: str) -> None:
+            b.emit(
+                f"call void {tile}(ptr {a}, i64 {a_row}, ptr {line}, i64 {right[1]}, i64 {k}, i64 {run}, "
+                f"i64 {segments}, i64 {p.get('a.segment', '0')}, ptr {sums}, i64 {height}, i64 {again})"
+            )
+
+        if not self.code.left.staged:
+            call(a, right[0], part.chunk.length, p["run"], "1", part.again)
+            return
+        step = str(self.size) if self.code.few else right[1]
+        with b.loop(0, p["chunks"]) as c:
+            entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CALL_FIELDS)}")
+            offset, k, length, segments = (self._word(entry, i) for i in range(CALL_FIELDS))
+            at = b.op(f"getelementptr i8, ptr {a}, i64 {offset}")
+            line = b.op(f"getelementptr i8, ptr {right[0]}, i64 {b.mul(k, step)}")
+            call(at, line, length, b.min(length, p["run"]), segments, c)
+
+    @contextmanager
+    def _tiles(self, rows: str, high: str, mid: str) -> Iterator[tuple[str, str]]:
+        """``for each tile``: its first row and its height, for which a tile exists."""
+        b = self.b
+        height = b.fresh("height")
+        with b.loop(0, rows, height) as r:
+            left = b.sub(rows, r)
+            half = b.op(f"lshr i64 {b.add(left, 1)}, 1")
+            small = b.op(f"select i1 {b.compare('sgt', left, SMALL)}, i64 {half}, i64 {left}")
+            middle = b.op(f"select i1 {b.compare('sge', left, mid)}, i64 {mid}, i64 {small}")
+            b.emit(f"{height} = select i1 {b.compare('sge', left, high)}, i64 {high}, i64 {middle}")
+            yield r, height
+
+    # B
+
+    def _strides(self) -> tuple[str, str]:
+        """B's strides along k and columns."""
+        step, unit = self.code.right.step, self.code.right.column == "1"
+        return "1" if step == "1" else self.p["b.k"], "1" if unit else self.p["b.column"]
+
+    def _is_packed(self, columns: str, line: str) -> str:
+        """Whether a panel of a B that is not constant is packed: if that pays, or if its lines are no whole vectors."""
+        b = self.b
+        if self._strides()[1] != "1" or self.code.right.dtype != self.code.dtype:
+            return "true"
+        return b.op(f"or i1 {b.compare('ne', self.p['pack_b'], 0)}, {b.compare('ne', columns, line)}")
+
+    def _pack(self, base: str, panels: tuple[str, str]) -> None:
+        """Pack a task's panels of B, with all of k."""
+        b, p, code = self.b, self.p, self.code
+        strides = self._strides()
+        with b.loop(*panels) as panel:
+            column = b.mul(panel, self.wide)
+            columns = b.min(b.sub(p["n"], column), self.wide)
+            line = self._line(columns)
+            source = b.address(base, code.right.dtype, b.mul(column, strides[1]))
+            target = b.address(self.panel_b, code.dtype, b.mul(b.mul(b.sub(panel, panels[0]), self.wide), p["k"]))
+            line_bytes = b.mul(line, self.size)
+
+            def pack() -> None:
+                pack_panel(b, code.dtype, code.right.dtype, source, strides, p["k"], columns, target, line_bytes)
+
+            b.branch(self._is_packed(columns, line), pack)
+
+    def _line(self, columns: str) -> str:
+        """Elements of a panel's line."""
+        b = self.b
+        return b.op(f"and i64 {b.add(columns, self.width - 1)}, {-self.width}")
+
+    def _right(self, base: str, number: str, column: str, columns: str, chunk: Chunk, line: str) -> tuple[str, str]:
+        """Address of B's lines for a chunk and their distance in bytes; for few columns, of its columns."""
+        b, p, code = self.b, self.p, self.code
+        if code.few:
+            distance = p["k"] if code.right.step == "packed" else p["b.column"]
+            return b.address(base, code.right.dtype, chunk.start), b.mul(distance, self.size)
+        inside = b.mul(chunk.start, line)
+        line_bytes = b.mul(line, self.size)
+        if code.right.step == "packed":
+            return b.address(base, code.right.dtype, b.add(b.mul(column, p["k"]), inside)), line_bytes
+        panel = b.address(self.panel_b, code.dtype, b.add(b.mul(b.mul(number, self.wide), p["k"]), inside))
+        packed = self._is_packed(columns, line)
+        if packed == "true":
+            return panel, line_bytes
+        step = self._strides()[0]
+        source = b.address(base, code.dtype, b.add(b.mul(chunk.start, step), column))
+        return (
+            b.op(f"select i1 {packed}, ptr {panel}, ptr {source}"),
+            b.op(f"select i1 {packed}, i64 {line_bytes}, i64 {b.mul(step, self.size)}"),
+        )

@@ -1,0 +1,413 @@
+"""Panels: the two operands of a product as the register tile wants them.
+
+B's panels have the columns of one tile and lines that follow each other. A's panel has rows of one length; a *source*
+fills it: "rows [first, first + rows) for k in [k0, k0 + kc)", from a matrix, from the patches of an image, or from
+whatever else computes A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from accord.backends.cpu.jit import machine
+from accord.backends.cpu.llvm import Builder, vector
+from accord.backends.cpu.printer import Printer
+from accord.expr.lang import bits, cast, operand
+
+if TYPE_CHECKING:
+    from accord.backends.protocol import Array
+
+__all__ = [
+    "Chunk",
+    "MatrixSource",
+    "PanelSource",
+    "Rows",
+    "Source",
+    "aligned",
+    "clear",
+    "copy",
+    "gather",
+    "pack_matrix",
+    "pack_panel",
+    "transpose",
+]
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> Array:
+    """A new array that starts at a cache line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    array: Array = raw[start : start + size].view(dtype).reshape(shape)
+    return array
+
+
+def pack_matrix(matrices: Array, dtype: str, vectors: int) -> Array:
+    """Constant matrices B as panels.
+
+    Args:
+        matrices: [groups, k, n], any strides.
+        dtype: "f32" or "f64", in which the product is computed.
+        vectors: Vectors of a panel's line; the last panel is as narrow as it can be.
+
+    Returns:
+        [groups, elements of all panels]. Columns after the last are zero.
+    """
+    width = machine().width(bits(dtype))
+    groups, k, n = matrices.shape
+    real = np.float32 if dtype == "f32" else np.float64
+    whole = -(-n // width) * width
+    packed = aligned((groups, k * whole), real)
+    wide = vectors * width
+    for first in range(0, n, wide):
+        count, line = min(wide, n - first), min(wide, whole - first)
+        panel = packed[:, k * first : k * (first + line)].reshape(groups, k, line)
+        panel[:, :, :count] = matrices[:, :, first : first + count]
+        panel[:, :, count:] = 0
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of k, while code is written: names of integers.
+
+    Attributes:
+        start: First k.
+        length: How many.
+        first: Number of the first of the source's pieces.
+        last: Number after the last.
+    """
+
+    start: str
+    length: str
+    first: str
+    last: str
+
+
+class Rows:
+    """The rows of A and C while code is written: one axis, or several that are counted together.
+
+    Args:
+        b: Where to write.
+        extents: Of the axes, outermost first.
+    """
+
+    def __init__(self, b: Builder, extents: Sequence[str]) -> None:
+        self._b = b
+        self._extents = extents
+
+    @contextmanager
+    def walk(self, first: str, count: str) -> Iterator[tuple[str, list[str]]]:
+        """``for r in range(count)``; yields ``r`` and the coordinates of row ``first + r``."""
+        b = self._b
+        start: list[str] = []
+        rest = first
+        for extent in reversed(self._extents[1:]):
+            rest, index = b.divmod(rest, extent)
+            start.insert(0, index)
+        start.insert(0, rest)
+        with b.loop_carrying(0, count, 1, tuple(("i64", s) for s in start)) as (r, at, following):
+            yield r, at
+            carry = "1"
+            later: list[str] = []
+            for axis in reversed(range(len(at))):
+                next_ = b.add(at[axis], carry)
+                if axis:
+                    full = b.compare("eq", next_, self._extents[axis])
+                    carry = b.op(f"zext i1 {full} to i64")
+                    next_ = b.op(f"select i1 {full}, i64 0, i64 {next_}")
+                later.insert(0, next_)
+            following.extend(later)
+
+
+class Source(Protocol):
+    """Where the rows of A come from. Hashable: it is part of the code's key."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its parameters."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether a tile may read it in place: rows at one distance, elements along k next to each other.
+
+        It then has the parameter "a.row", the distance of rows in elements.
+        """
+
+    @property
+    def staged(self) -> bool:
+        """Whether the panel is no matrix: :meth:`lines` tells where rows lie, and calls of a tile which part of k.
+
+        It then has the parameter "a.segment", bytes from one segment of a call to the next.
+        """
+
+    @property
+    def dtype(self) -> str:
+        """Element type in memory."""
+
+    def fill(
+        self,
+        b: Builder,
+        dtype: str,
+        parameters: Mapping[str, str],
+        base: str,
+        rows: Rows,
+        first: str,
+        count: str,
+        chunk: Chunk,
+        panel: str,
+        pitch: str,
+    ) -> None:
+        """Write code that fills ``count`` rows of a panel, from row ``first`` on, with a chunk of k.
+
+        Args:
+            b: Where to write.
+            dtype: Of the panel.
+            parameters: Names to values; "pieces" is the address of the table of pieces.
+            base: Address of A.
+            rows: The rows' axes.
+            first: First row.
+            count: How many; a multiple of the vector's width may be written.
+            chunk: Part of k; up to two vectors after a row's last element may be overwritten.
+            panel: Address.
+            pitch: Bytes from row to row.
+        """
+
+    def lines(
+        self, b: Builder, dtype: str, parameters: Mapping[str, str], row: str, rows: str, panel: str, pitch: str
+    ) -> AbstractContextManager[tuple[str, str, str, str]]:
+        """``for each run of rows at one distance``: first row in the block, rows, address, bytes from row to row."""
+
+
+class PanelSource:
+    """What sources have in common whose panel is a matrix."""
+
+    @property
+    def direct(self) -> bool:
+        """Not to be read in place."""
+        return False
+
+    @property
+    def staged(self) -> bool:
+        """A matrix."""
+        return False
+
+    @contextmanager
+    def lines(
+        self, b: Builder, dtype: str, parameters: Mapping[str, str], row: str, rows: str, panel: str, pitch: str
+    ) -> Iterator[tuple[str, str, str, str]]:
+        """All rows are one run."""
+        del b, dtype, parameters, row
+        yield "0", rows, panel, pitch
+
+
+@dataclass(frozen=True)
+class MatrixSource(PanelSource):
+    """A matrix with any strides.
+
+    Attributes:
+        dtype: Element type in memory.
+        step: Along k: "1" (next element), "s" (a stride).
+        row: From row to row: "1", "u" (one stride), "s" (one for each axis of the rows).
+        row_axes: Number of axes of the rows.
+    """
+
+    dtype: str
+    step: str
+    row: str
+    row_axes: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Parameters."""
+        step = ("a.k",) if self.step == "s" else ()
+        return (*step, "a.row") if self.row != "s" else (*step, *(f"a.row{i}" for i in range(self.row_axes)))
+
+    @property
+    def direct(self) -> bool:
+        """See :class:`Source`."""
+        return self.step == "1" and self.row != "s"
+
+    def fill(
+        self,
+        b: Builder,
+        dtype: str,
+        parameters: Mapping[str, str],
+        base: str,
+        rows: Rows,
+        first: str,
+        count: str,
+        chunk: Chunk,
+        panel: str,
+        pitch: str,
+    ) -> None:
+        """See :class:`Source`."""
+        step = parameters.get("a.k", "1")
+        start = b.address(base, self.dtype, b.mul(chunk.start, step))
+        if self.step == "s" and self.row == "1":
+            source = b.address(start, self.dtype, first)
+            transpose(b, dtype, self.dtype, source, step, chunk.length, count, panel, pitch)
+            return
+        with rows.walk(first, count) as (r, at):
+            if self.row == "s":
+                place = start
+                for i, index in enumerate(at):
+                    place = b.address(place, self.dtype, b.mul(index, parameters[f"a.row{i}"]))
+            else:
+                place = b.address(start, self.dtype, b.mul(b.add(first, r), parameters["a.row"]))
+            target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(r, pitch)}")
+            if self.step == "1":
+                copy(b, dtype, self.dtype, place, chunk.length, target)
+            else:
+                gather(b, dtype, self.dtype, place, step, chunk.length, target)
+
+
+def converted(b: Builder, width: int, value: str, source: str, target: str) -> str:
+    """A value of another type."""
+    return value if source == target else Printer(b, width).value(cast(operand(0, source), target), [value])
+
+
+def copy(b: Builder, dtype: str, source: str, place: str, length: str, target: str) -> None:
+    """Copy elements of type ``source`` to ``dtype``, whole vectors: up to one vector after the last is overwritten."""
+    width = machine().width(bits(dtype))
+    printer = Printer(b, width)
+    whole = b.op(f"and i64 {length}, {-width}")
+    with b.loop(0, whole, width) as i:
+        value = converted(b, width, printer.load(source, b.address(place, source, i)), source, dtype)
+        printer.store(dtype, value, b.address(target, dtype, i))
+
+    def rest() -> None:
+        inner = Printer(b, width)
+        value = inner.load_masked(source, b.address(place, source, whole), b.sub(length, whole))
+        inner.store(dtype, converted(b, width, value, source, dtype), b.address(target, dtype, whole))
+
+    b.branch(b.compare("ne", whole, length), rest)
+
+
+def clear(b: Builder, dtype: str, target: str, length: str) -> None:
+    """Zeros, whole vectors: up to one vector after the last element is overwritten."""
+    width = machine().width(bits(dtype))
+    with b.loop(0, length, width) as i:
+        zero = "zeroinitializer" if width > 1 else "0.0"
+        Printer(b, width).store(dtype, zero, b.address(target, dtype, i))
+
+
+def gather(b: Builder, dtype: str, source: str, place: str, step: str, length: str, target: str) -> None:
+    """Copy elements that lie ``step`` apart."""
+    one = Printer(b, 1)
+    with b.loop(0, length) as i:
+        value = one.load(source, b.address(place, source, b.mul(i, step)))
+        one.store(dtype, converted(b, 1, value, source, dtype), b.address(target, dtype, i))
+
+
+def transpose(
+    b: Builder,
+    dtype: str,
+    source: str,
+    place: str,
+    step: str,
+    lines: str,
+    columns: str,
+    target: str,
+    pitch: str,
+    *,
+    exact: bool = False,
+) -> None:
+    """``target[j, i] = place[i, j]`` for all ``i < lines`` and ``j < columns``, in square blocks of vectors.
+
+    Args:
+        b: Where to write.
+        dtype: Of the target.
+        source: Element type of what is read.
+        place: Address of what is read; elements of a line follow each other.
+        step: Elements from line to line.
+        lines: How many lines are read, at least one.
+        columns: Elements of a line; whole vectors are not read where fewer are left.
+        target: Address of what is written; up to a vector after the last element of each line, and lines up to a
+            multiple of the vector's width, are overwritten.
+        pitch: Bytes from line to line of the target.
+        exact: Nothing after the last element of a line is overwritten.
+    """
+    width = machine().width(bits(dtype))
+    last = b.sub(lines, 1)
+    with b.loop(0, columns, width) as j:
+        left = b.min(b.sub(columns, j), width)
+        with b.loop(0, lines, width) as i:
+            printer = Printer(b, width)
+            values = []
+            for k in range(width):
+                line = b.min(b.add(i, k), last) if k else i
+                at = b.address(place, source, b.add(b.mul(line, step), j))
+                values.append(converted(b, width, printer.load_masked(source, at, left), source, dtype))
+                printer = Printer(b, width)
+            for k, value in enumerate(transposed(b, dtype, values)):
+                line = b.op(f"getelementptr i8, ptr {target}, i64 {b.mul(b.add(j, k), pitch)}")
+                at = b.address(line, dtype, i)
+                if exact:
+                    printer.store_masked(dtype, value, at, b.min(b.sub(lines, i), width))
+                else:
+                    printer.store(dtype, value, at)
+
+
+def transposed(b: Builder, dtype: str, lines: Sequence[str]) -> list[str]:
+    """The columns of a square block of vectors: exchanges of halves, quarters ... between lines."""
+    width = len(lines)
+    type_ = vector(dtype, width)
+    values = list(lines)
+    half = width // 2
+    while half:
+        for first in range(width):
+            if first & half:
+                continue
+            pair = values[first], values[first + half]
+            for part in (0, 1):
+                # element p of the first result: where p's bit is set, from the second line's lower place
+                order = [(p & ~half) + half * part + (width if p & half else 0) for p in range(width)]
+                index = ", ".join(f"i32 {k}" for k in order)
+                values[first + half * part] = b.op(
+                    f"shufflevector {type_} {pair[0]}, {type_} {pair[1]}, <{width} x i32> <{index}>"
+                )
+        half //= 2
+    return values
+
+
+def pack_panel(
+    b: Builder,
+    dtype: str,
+    source: str,
+    place: str,
+    strides: tuple[str, str],
+    length: str,
+    columns: str,
+    panel: str,
+    line: str,
+) -> None:
+    """Copy ``length`` lines of ``columns`` elements of B to a panel.
+
+    Args:
+        b: Where to write.
+        dtype: Of the panel.
+        source: Element type of B.
+        place: Address of B's part.
+        strides: Along k and along columns, as names of integers or "1".
+        length: Lines, at least one; lines up to a multiple of the vector's width may be overwritten.
+        columns: Elements of a line; whole vectors are written.
+        panel: Address.
+        line: Bytes of a line.
+    """
+    step, column = strides
+    if column == "1":
+        with b.loop(0, length) as i:
+            target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(i, line)}")
+            copy(b, dtype, source, b.address(place, source, b.mul(i, step)), columns, target)
+    elif step == "1":
+        transpose(b, dtype, source, place, column, columns, length, panel, line)
+    else:
+        with b.loop(0, length) as i:
+            target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(i, line)}")
+            gather(b, dtype, source, b.address(place, source, b.mul(i, step)), column, columns, target)

@@ -1,0 +1,352 @@
+"""Generated contractions against the reference: shapes, strides, dtypes, broadcasts, attributes, epilogues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kernel_harness import empty_like, laid_out, run_node, view_of
+
+from accord.backends.cpu import CpuBackend
+from accord.backends.cpu.blocking import MOST_CHUNK, Problem, chunks_of, cut
+from accord.backends.cpu.jit import machine
+from accord.backends.cpu.tile import tile_heights, vectors_for
+from accord.backends.reference.evaluator import evaluate
+from accord.expr.lang import bits, call, cast, const, operand
+from accord.expr.primitives import gt, max_
+from builders import model, node
+
+SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RNG = np.random.default_rng(5)
+TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 4e-3}
+
+
+def values(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def close(found: np.ndarray, expected: np.ndarray, dtype: str = "float32", k: int = 1) -> None:
+    assert found.shape == expected.shape
+    loose = TOLERANCE[dtype]
+    np.testing.assert_allclose(
+        found.astype(np.float64), expected.astype(np.float64), rtol=loose, atol=loose * max(1.0, k**0.5)
+    )
+
+
+@st.composite
+def layouts(draw, rank: int):
+    """An order of axes and gaps after each: mostly row-major or channels-last without gaps."""
+    last = (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
+    usual = [last, last, tuple(range(rank))]
+    order = draw(st.sampled_from(usual) | st.permutations(range(rank)).map(tuple))
+    gaps = draw(st.just(()) | st.tuples(*[st.integers(0, 2)] * rank))
+    return order, gaps
+
+
+def sizes_of(**shapes: tuple[int, ...]) -> dict[str, int]:
+    return {f"{name}{i}": n for name, shape in shapes.items() for i, n in enumerate(shape)}
+
+
+def declared(draw, **shapes: tuple[int, ...]) -> dict[str, Any]:
+    """Each shape with some sizes named."""
+    return {
+        name: [f"{name}{i}" if draw(st.integers(0, 3)) == 0 else n for i, n in enumerate(shape)]
+        for name, shape in shapes.items()
+    }
+
+
+# products
+
+few = st.sampled_from([1, 1, 2, 3, 5, 8])
+many = st.sampled_from([1, 2, 7, 13, 16, 17, 29, 33, 48, 49, 64, 80, 97])
+BATCHES = [
+    ((), ()),
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((), (4,)),
+    ((2, 1), (1, 3)),
+    ((1,), (5,)),
+    ((2, 3), ()),
+    ((2, 3), (2, 1)),
+]
+
+
+@SETTINGS
+@given(st.data())
+def test_products(data):
+    draw = data.draw
+    lead_a, lead_b = draw(st.sampled_from(BATCHES))
+    m, n, k = draw(few | many), draw(few | many), draw(many | st.sampled_from([0, 200, 600, 1100]))
+    if k > 200:
+        m, n, lead_a, lead_b = min(m, 33), min(n, 40), (), ()
+    dtype = draw(st.sampled_from(["float32", "float32", "float64", "float16"]))
+    a, b = values((*lead_a, m, k), dtype), values((*lead_b, k, n), dtype)
+    constant = draw(st.booleans())
+    shapes = declared(draw, a=a.shape, b=b.shape)
+    inputs = {"a": (dtype, shapes["a"]), "b": (dtype, shapes["b"])}
+    if constant:
+        del inputs["b"]
+    proto = model([node("MatMul", ["a", "b"], ["y"])], inputs, ["y"], {"b": b} if constant else {})
+    expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    feeds = {"a": laid_out(a, *draw(layouts(a.ndim)))} | (
+        {} if constant else {"b": laid_out(b, *draw(layouts(b.ndim)))}
+    )
+    out = empty_like(expected.shape, dtype, *draw(layouts(expected.ndim)))
+    run_node(proto, feeds, [out], sizes=sizes_of(a=a.shape, b=b.shape), seed=m)
+    close(out, expected, dtype, k)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize(
+    ("a", "b"), [((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((2, 3, 4), (4,)), ((4,), (2, 4, 3)), ((0, 3), (3, 2))]
+)
+def test_products_of_vectors_and_nothing(a, b, constant):
+    x, y = values(a), values(b)
+    inputs = {"a": (np.float32, a)} | ({} if constant else {"b": (np.float32, b)})
+    proto = model([node("MatMul", ["a", "b"], ["y"])], inputs, ["y"], {"b": y} if constant else {})
+    expected = np.matmul(x, y)
+    out = np.full(np.shape(expected), np.nan, np.float32)
+    run_node(proto, {"a": x, "b": y}, [out])
+    close(out, np.asarray(expected))
+
+
+@SETTINGS
+@given(st.data())
+def test_gemm(data):
+    draw = data.draw
+    m, n, k = draw(many), draw(many), draw(many)
+    trans_a, trans_b = draw(st.booleans()), draw(st.booleans())
+    dtype = draw(st.sampled_from(["float32", "float64", "float16"]))
+    a = values((k, m) if trans_a else (m, k), dtype)
+    b = values((n, k) if trans_b else (k, n), dtype)
+    bias = draw(st.sampled_from([None, (), (1,), (n,), (m, 1), (m, n), (1, n)]))
+    feeds = {"a": laid_out(a, *draw(layouts(2)))}
+    inputs = {"a": (dtype, a.shape)}
+    constants = {}
+    if draw(st.booleans()):
+        constants["b"] = b
+    else:
+        inputs["b"], feeds["b"] = (dtype, b.shape), laid_out(b, *draw(layouts(2)))
+    if bias is not None:
+        inputs["c"], feeds["c"] = (dtype, bias), values(bias, dtype)
+    attributes = {
+        "transA": int(trans_a),
+        "transB": int(trans_b),
+        "alpha": 0.5,
+        "beta": draw(st.sampled_from([1.0, 1.5, 0.0])),
+    }
+    proto = model(
+        [node("Gemm", ["a", "b"] + ["c"] * (bias is not None), ["y"], **attributes)], inputs, ["y"], constants
+    )
+    wide = {name: x.astype(np.float64) for name, x in {"b": b, **feeds}.items()}
+    left, right = (wide["a"].T if trans_a else wide["a"]), (wide["b"].T if trans_b else wide["b"])
+    expected = 0.5 * (left @ right) + (attributes["beta"] * wide["c"] if bias is not None else 0)
+    out = empty_like((m, n), dtype, *draw(layouts(2)))
+    run_node(proto, feeds, [out], seed=n)
+    close(out, expected, dtype, k)
+
+
+@SETTINGS
+@given(st.data())
+def test_products_with_an_epilogue(data):
+    """A result of another type, extras of every broadcast, one of them with gaps."""
+    draw = data.draw
+    batch, m, n, k = draw(st.sampled_from([(), (3,), (2, 2)])), draw(many), draw(many), draw(many)
+    a, b = values((*batch, m, k)), values((k, n))
+    shape = (*batch, m, n)
+    broadcast = tuple(d if draw(st.booleans()) else 1 for d in shape)
+    bias, other = values((n,)), laid_out(values(broadcast, np.float16), *draw(layouts(len(shape))))
+    proto = model([node("MatMul", ["a", "b"], ["y"])], {"a": (np.float32, a.shape)}, ["y"], {"b": b})
+    x = call("add", operand(0, "f32"), operand(1, "f32")) * cast(operand(2, "f16"), "f32")
+    result, dtype = draw(
+        st.sampled_from(
+            [
+                (x, "float32"),
+                (max_(x, const(0.0, "f32")), "float32"),
+                (cast(x, "f16"), "float16"),
+                (gt(x, const(0.0, "f32")), "bool"),
+            ]
+        )
+    )
+    expected = (a.astype(np.float64) @ b + bias) * other.astype(np.float64)
+    out = empty_like(shape, dtype, *draw(layouts(len(shape))))
+    extras = [("f32", bias), ("f16", other)]
+    run_node(proto, {"a": laid_out(a, *draw(layouts(a.ndim)))}, [out], epilogue=(result, extras), seed=k)
+    if dtype == "bool":
+        near = np.abs(expected) < 1e-3
+        np.testing.assert_array_equal(out[~near], (expected > 0)[~near])
+    else:
+        close(out, np.maximum(expected, 0) if result.op == "max" else expected, dtype, k)
+
+
+# convolutions
+
+
+@st.composite
+def convolutions(draw):
+    """Input shape, weights' shape, attributes."""
+    axes = draw(st.sampled_from([1, 2, 2, 2, 3]))
+    group = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    c = group * draw(st.sampled_from([1, 3, 4, 16, 20] if axes < 3 else [1, 3, 5]))
+    m = group * draw(st.sampled_from([1, 2, 7, 16, 24, 33]))
+    kernel = [draw(st.integers(1, 4 if axes < 3 else 2)) for _ in range(axes)]
+    if draw(st.integers(0, 4)) == 0:
+        kernel = [1] * axes
+    dilations = [draw(st.sampled_from([1, 1, 2])) for _ in range(axes)]
+    strides = [draw(st.sampled_from([1, 1, 2, 3])) for _ in range(axes)]
+    attributes: dict[str, Any] = {"group": group, "strides": strides}
+    mode = draw(st.sampled_from(["NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"]))
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    least = [1] * axes
+    if mode == "NOTSET":
+        attributes["pads"] = [draw(st.integers(0, 2)) for _ in range(2 * axes)]
+        least = [
+            max(1, e - b - a)
+            for e, b, a in zip(extents, attributes["pads"][:axes], attributes["pads"][axes:], strict=True)
+        ]
+    else:
+        attributes["auto_pad"] = mode
+        least = extents
+    attributes["dilations"] = dilations
+    most = {1: 40, 2: 14, 3: 5}[axes]
+    size = [draw(st.integers(low, low + most)) for low in least]
+    return (draw(st.integers(1, 3)), c, *size), (m, c // group, *kernel), attributes
+
+
+@SETTINGS
+@given(st.data())
+def test_convolutions(data):
+    draw = data.draw
+    shape, weights, attributes = draw(convolutions())
+    dtype = draw(st.sampled_from(["float32", "float32", "float64", "float16"]))
+    x, w, bias = values(shape, dtype), values(weights, dtype), values(weights[:1], dtype)
+    names = ["x", "w", "b"] if draw(st.booleans()) else ["x", "w"]
+    constant = draw(st.integers(0, 3)) > 0
+    inputs = {"x": (dtype, declared(draw, x=shape)["x"])}
+    inputs["x"][1][1] = shape[1]
+    constants = {"b": bias}
+    if constant:
+        constants["w"] = w
+    else:
+        inputs["w"] = (dtype, weights)
+    proto = model([node("Conv", names, ["y"], **attributes)], inputs, ["y"], constants)
+    wide = model(
+        [node("Conv", names, ["y"], **attributes)],
+        {"x": ("float64", shape), "w": ("float64", weights)},
+        ["y"],
+        {"b": bias.astype(np.float64)},
+    )
+    expected = evaluate(wide, {"x": x.astype(np.float64), "w": w.astype(np.float64)})[0]
+    feeds = {"x": laid_out(x, *draw(layouts(len(shape))))} | ({} if constant else {"w": w})
+    out = empty_like(expected.shape, dtype, *draw(layouts(len(shape))))
+    run_node(proto, feeds, [out], sizes=sizes_of(x=shape), seed=shape[-1])
+    close(out, expected, dtype, int(np.prod(weights[1:])))
+
+
+@SETTINGS
+@given(st.data())
+def test_convolutions_with_an_epilogue(data):
+    """A residual of any layout is added, the sum is cut at zero."""
+    draw = data.draw
+    shape, weights, attributes = draw(convolutions())
+    x, w = values(shape), values(weights)
+    proto = model([node("Conv", ["x", "w"], ["y"], **attributes)], {"x": (np.float32, shape)}, ["y"], {"w": w})
+    plain = evaluate(proto, {"x": x})[0]
+    scale = values((weights[0], *(1,) * (len(shape) - 2)))
+    residual = laid_out(values(plain.shape), *draw(layouts(len(shape))))
+    result = max_(call("add", operand(0, "f32") * operand(1, "f32"), operand(2, "f32")), const(0.0, "f32"))
+    out = empty_like(plain.shape, np.float32, *draw(layouts(len(shape))))
+    feeds = {"x": laid_out(x, *draw(layouts(len(shape))))}
+    run_node(proto, feeds, [out], epilogue=(result, [("f32", scale), ("f32", residual)]), seed=shape[-1])
+    close(out, np.maximum(plain * scale + residual, 0), k=int(np.prod(weights[1:])))
+
+
+@SETTINGS
+@given(st.data())
+def test_transposed_convolutions(data):
+    draw = data.draw
+    axes = draw(st.sampled_from([1, 2, 2, 3]))
+    group = draw(st.sampled_from([1, 1, 2]))
+    c, m = group * draw(st.sampled_from([1, 3, 16, 20])), draw(st.sampled_from([1, 5, 16, 24]))
+    kernel = [draw(st.integers(1, 4 if axes < 3 else 2)) for _ in range(axes)]
+    strides = [draw(st.integers(1, 3)) for _ in range(axes)]
+    dilations = [draw(st.sampled_from([1, 1, 2])) for _ in range(axes)]
+    attributes: dict[str, Any] = {"group": group, "strides": strides, "dilations": dilations}
+    sizes = [draw(st.integers(1, {1: 20, 2: 7, 3: 3}[axes])) for _ in range(axes)]
+    full = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(sizes, strides, kernel, dilations, strict=True)]
+    kind = draw(st.sampled_from(["pads", "pads", "output_shape", "SAME_UPPER", "SAME_LOWER"]))
+    if kind == "pads":
+        begins = [draw(st.integers(0, min(2, f - 1))) for f in full]
+        ends = [draw(st.integers(0, min(2, f - 1 - b))) for f, b in zip(full, begins, strict=True)]
+        attributes["pads"] = [*begins, *ends]
+        attributes["output_padding"] = [draw(st.integers(0, s - 1)) for s in strides]
+    elif kind == "output_shape":
+        attributes["output_shape"] = [draw(st.integers(max(1, f - 3), f + 2)) for f in full]
+    else:
+        attributes["auto_pad"] = kind
+    dtype = draw(st.sampled_from(["float32", "float32", "float64", "float16"]))
+    shape = (draw(st.integers(1, 2)), c, *sizes)
+    x, w, bias = values(shape, dtype), values((c, m, *kernel), dtype), values((m * group,), dtype)
+    names = ["x", "w", "b"] if draw(st.booleans()) else ["x", "w"]
+    symbolic: Any = list(shape)
+    if kind == "pads" and draw(st.booleans()):
+        symbolic[2:] = [f"x{i}" for i in range(2, len(shape))]
+    nodes = [node("ConvTranspose", names, ["y"], **attributes)]
+    proto = model(nodes, {"x": (dtype, symbolic)}, ["y"], {"w": w, "b": bias})
+    wide = {name: v.astype(np.float64) for name, v in {"x": x, "w": w, "b": bias}.items()}
+    expected = evaluate(model(nodes, {n: (v.dtype, v.shape) for n, v in wide.items()}, ["y"]), wide)[0]
+    out = empty_like(expected.shape, dtype, *draw(layouts(len(shape))))
+    feeds = {"x": laid_out(x, *draw(layouts(len(shape))))}
+    run_node(proto, feeds, [out], sizes=sizes_of(x=shape), seed=sizes[0])
+    close(out, expected, dtype, int(np.prod((c, *kernel))))
+
+
+def test_convolutions_ask_for_channels_last():
+    proto = model(
+        [node("Conv", ["x", "w"], ["y"])], {"x": (np.float32, ("n", 8, "h", "w"))}, ["y"], {"w": values((4, 8, 3, 3))}
+    )
+    assert CpuBackend().arrange(view_of(proto)).outputs == ((0, 2, 3, 1),)
+
+
+# how they are cut
+
+
+@SETTINGS
+@given(st.integers(0, 5000), st.lists(st.integers(1, MOST_CHUNK), max_size=60))
+def test_chunks_cover_k(k, pieces):
+    for chunks, total in ((chunks_of(k), k), (chunks_of(sum(pieces), pieces), sum(pieces))):
+        assert chunks[0].start == 0
+        assert [c.start + c.length for c in chunks] == [*(c.start for c in chunks[1:]), total]
+        assert all(c.length <= MOST_CHUNK for c in chunks)
+
+
+@SETTINGS
+@given(st.data())
+def test_tasks_cover_a_problem(data):
+    draw = data.draw
+    dtype = draw(st.sampled_from(["f32", "f64"]))
+    m, n, k = draw(st.integers(1, 5000)), draw(st.integers(1, 3000)), draw(st.integers(0, 5000))
+    vectors = vectors_for(dtype, n)
+    problem = Problem(
+        dtype,
+        vectors,
+        heights=tile_heights(dtype, vectors),
+        wide=vectors * machine().width(bits(dtype)),
+        groups=draw(st.integers(1, 20)),
+        m=m,
+        n=n,
+        chunks=chunks_of(k),
+        row_bytes=draw(st.sampled_from([0, 4 * k, 4096])),
+        packed=draw(st.booleans()),
+        apart=0,
+        tables=0,
+    )
+    blocks = cut(problem)
+    assert blocks.row_tasks * blocks.task_rows >= m > (blocks.row_tasks - 1) * blocks.task_rows
+    assert blocks.column_tasks * blocks.task_panels >= blocks.panels > (blocks.column_tasks - 1) * blocks.task_panels
+    assert blocks.task_rows % blocks.block == 0
+    assert 1 <= blocks.last_vectors <= vectors
+    assert tile_heights(dtype, vectors)[0] * vectors <= 28
