@@ -212,6 +212,23 @@ def test_cumulative(shape, data, op, exclusive, reverse):
     check(proto, {"x": x}, data.draw, env, rtol=1e-5, atol=1e-5)
 
 
+@SETTINGS
+@given(st.sampled_from([(2, 6, 5, 3), (1, 40, 9, 7), (2, 12, 16, 5)]), st.data())
+def test_rows_in_short_pieces(shape, data):
+    """Reduced axes that do not follow each other in memory."""
+    axes = data.draw(st.sampled_from([[1, 3], [0, 2], [0, 3], [0, 1, 3]]))
+    nodes = [
+        node("ReduceMean", ["x", "a"], ["m"]),
+        node("Sub", ["x", "m"], ["d"]),
+        node("Abs", ["d"], ["e"]),
+        node("ReduceMax", ["e", "a"], ["s"]),
+        node("Div", ["d", "s"], ["y"]),
+    ]
+    sizes, env = declared(shape, data.draw(st.booleans()))
+    proto = model(nodes, {"x": (F32, sizes)}, ["y", "m"], {"a": np.array(axes)})
+    check(proto, {"x": values(shape) + 3}, data.draw, env, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)])
 def test_global_pools(op, order):
@@ -268,6 +285,14 @@ def test_elementwise(data, op):
     feeds = {n: values(p, t) for n, p, t in zip(names, parts, dtypes, strict=False)}
     proto = model([node(op, names, ["y"])], {n: (f.dtype, f.shape) for n, f in feeds.items()}, ["y"])
     check(proto, feeds, data.draw)
+
+
+def test_dropout_outside_training():
+    proto = model([node("Dropout", ["x"], ["y", "m"])], {"x": (F32, ["n", 5])}, ["y", "m"])
+    check(proto, {"x": values((3, 5))}, env={"n": 3})
+    trained = [node("Dropout", ["x", "r", "t"], ["y"])]
+    why = refused(trained, {"x": (F32, [3]), "t": (np.bool_, [])}, ["y"], {"r": F32(0.5)})
+    assert "training" in why
 
 
 def test_sizes_that_may_be_one():
