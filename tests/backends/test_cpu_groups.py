@@ -112,7 +112,7 @@ def test_layer_normalization(shape, data, dtype, rms, symbolic):
     loose = LOOSE.get(np.dtype(dtype), 1e-5)
     if dtype == np.float64 and len(outputs) > 1:
         loose = 1e-6  # the statistics are of f32
-    check(proto, feeds, data.draw, env, rtol=loose, atol=loose)
+    check(proto, feeds, data.draw, env, rtol=loose, atol=10 * loose)
 
 
 @SETTINGS
@@ -144,7 +144,7 @@ def test_normalisations_of_images(shape, data, dtype, op):
         constants = {}
     proto = model([node(op, ["x", *names], ["y"], **attributes)], inputs, ["y"], constants)
     loose = LOOSE.get(np.dtype(dtype), 2e-5)
-    check(proto, feeds, data.draw, rtol=loose, atol=2 * loose)
+    check(proto, feeds, data.draw, rtol=loose, atol=5 * loose)
 
 
 REDUCTIONS = {
@@ -327,7 +327,8 @@ def test_a_layer_norm_in_parts(data, symbolic, axis):
     sizes.append(c := shape[-1])
     constants = {"axis": np.array([axis]), "two": F32(2), "eps": F32(1e-3), "g": values((c,)), "b": values((c,))}
     proto = model(_layer_norm(), {"x": (F32, sizes)}, ["y"], constants)
-    check(proto, {"x": values(shape) + 5}, data.draw, env, rtol=2e-5, atol=2e-5)
+    # rows of a few elements that are nearly equal: what is lost of the mean is divided by a small deviation
+    check(proto, {"x": values(shape) + 5}, data.draw, env, rtol=1e-4, atol=2e-4)
 
 
 def test_a_softmax_with_scale_and_mask():
