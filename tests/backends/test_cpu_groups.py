@@ -432,6 +432,8 @@ def test_what_does_not_join():
     assert "several times" in refused(outer, {**x, "z": (F32, [3, 4])}, ["y"], axes)
     apart = [node("Relu", ["x"], ["y"]), node("Relu", ["z"], ["w"])]
     assert "different axes" in refused(apart, {**x, "z": (F32, [7])}, ["y", "w"])
+    whole = [node("ReduceMax", ["x"], ["m"]), node("Div", ["x", "m"], ["y"])]
+    assert "threads" in refused(whole, {"x": (F32, [1000, 1000])}, ["y"])
     assert "no loops" in refused([node("NonZero", ["x"], ["y"])], x, ["y"])
 
 
@@ -450,7 +452,37 @@ def test_in_place_only_where_elements_stay():
     turned = {"x": Layout((1, 0))}
     assert graph.run({"x": values((3, 5)), "z": values((1, 5))}, turned)[0].in_place == ()
     softmax = Graph(model([node("Softmax", ["x"], ["y"])], {"x": (F32, [3, 5])}, ["y"]))
-    assert softmax.run({"x": values((3, 5))}, {})[0].in_place == ()
+    assert softmax.run({"x": values((3, 5))}, {})[0].in_place == ((0, 0),)
+    # the sum is kept in the output's memory while x is still needed
+    nodes = [
+        node("Exp", ["x"], ["e"]),
+        node("ReduceSum", ["e", "a"], ["s"]),
+        node("Div", ["e", "s"], ["d"]),
+        node("Mul", ["d", "x"], ["y"]),
+    ]
+    late = Graph(model(nodes, {"x": (F32, [3, 50])}, ["y"], {"a": np.array([1])}))
+    assert late.run({"x": values((3, 50))}, {})[0].in_place == ()
+
+
+@SETTINGS
+@given(st.data(), st.sampled_from(["Softmax", "LogSoftmax", "LayerNormalization", "CumSum", "LpNormalization"]))
+def test_in_place(data, op):
+    """The output lies where the input lay."""
+    shape = data.draw(st.sampled_from([(5, 40), (3, 7, 33), (16, 20), (2, 70)]))
+    place = data.draw(layouts(len(shape)))
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    constants: dict[str, Any] = {}
+    attributes: dict[str, Any] = {"axis": axis}
+    if op == "LayerNormalization":
+        constants["s"] = values(shape[axis:])
+    if op == "CumSum":
+        constants, attributes = {"a": np.int64(axis)}, {"reverse": 1}
+    proto = model([node(op, ["x", *constants], ["y"], **attributes)], {"x": (F32, shape)}, ["y"], constants)
+    x = values(shape)
+    expected = Model(proto, Options(level=0, reference=True))({"x": x})[0]
+    kernel, (got,) = Graph(proto).run({"x": x}, {"x": place, "y": place}, in_place=True)
+    assert (0, 0) in kernel.in_place
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_quantisation_along_an_axis_and_in_blocks():
