@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+import accord.model.flex
 import accord.model.gradient
 import accord.model.upgrade
 import accord.ops.shapes  # noqa: F401  registers the shape rules
