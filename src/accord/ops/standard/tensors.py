@@ -1,16 +1,15 @@
-"""Selection by a condition, dropout that keeps all, normalisation by the batch's own statistics, causal convolution."""
+"""Selection by a condition, normalisation by the batch's own statistics, causal convolution."""
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
 from accord.ir.expand import expands, given, required
 from accord.ir.infer import Inference
-from accord.ops.microsoft.common import Outputs, activate, cast, constant_array, dims, flat, half, size, wants
+from accord.ops.microsoft.common import Outputs, activate, cast, dims, flat, half, size, wants
 
-__all__ = ["batch_normalization", "causal_conv_with_state", "compress", "dropout"]
+__all__ = ["batch_normalization", "causal_conv_with_state", "compress"]
 
 _LAST = (1 << 63) - 1
 
@@ -24,23 +23,6 @@ def compress(b: Builder, n: Inference) -> Outputs:
         return None
     positions = b("Reshape", b("NonZero", condition), b.ints(-1))
     return [b("Gather", flat(b, x), positions, axis=0) if axis is None else b("Gather", x, positions, axis=axis)]
-
-
-@expands("Dropout")
-def dropout(b: Builder, n: Inference) -> Outputs:
-    """Outside training, and with a ratio of 0, the input; the mask is all true."""
-    if n.opset < 12:
-        return None
-    training = constant_array(b, given(n, 2))
-    ratio = constant_array(b, given(n, 1))
-    active = n.has(2) and (training is None or bool(training.reshape(-1)[0]))
-    if active and not (ratio is not None and float(ratio.reshape(-1)[0]) == 0):
-        return None
-    x = required(n, 0)
-    mask = None
-    if wants(n, 1):
-        mask = b("Expand", b.const(np.array(True)), b("Shape", x))
-    return [b("Identity", x), mask]
 
 
 @expands("BatchNormalization")
