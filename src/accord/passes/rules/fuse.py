@@ -58,7 +58,9 @@ class FuseEpilogue(Rule):
 
     name: ClassVar[str] = "fuse-epilogue"
     level: ClassVar[int] = 2
-    ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops("Conv", "ConvTranspose", "Gemm", "MatMul")
+    ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops(
+        "Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "AveragePool", "LpPool", "Resize"
+    )
 
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
         """A patch with one call of a function."""

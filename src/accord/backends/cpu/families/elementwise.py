@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from accord.backends.cpu.families.groups import Group, Term, member, wide
+from accord.backends.cpu.families.group import Group, Term, wide
+from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.space import cut, unify
-from accord.backends.cpu.families.table import arranges, known
-from accord.backends.protocol import Arrangement
+from accord.backends.cpu.families.table import known
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, cast
 from accord.expr.onnx_ops import ELEMENTWISE, lower
-from accord.ir.dims import DimLike, Shape
+from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
-from accord.ir.strides import Order, order_of
 
-__all__ = ["elementwise", "follow_largest", "quantize", "spread"]
+__all__ = ["elementwise", "quantize", "spread"]
 
 _QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Operators that look at the very type of what they are given, not only at its value.
@@ -25,24 +24,6 @@ _EXACT = frozenset({"BitCast", "Cast", "CastLike", *_QUANTIZE})
 def attributes_of(view: NodeView) -> dict[str, Any]:
     """Attributes as Python values."""
     return {name: view.attr(name) for name in view.node.attributes}
-
-
-def order_like_largest(view: NodeView, shape: Shape | None) -> Order | None:
-    """The order of axes of the first input of ``shape`` that lies without gaps; None if there is none."""
-    for i in range(len(view.node.inputs)):
-        fact = view.tensor(i)
-        if view.has(i) and not fact.is_const and shape is not None and fact.shape == shape:
-            order = order_of(shape, view.access(i))
-            if order is not None:
-                return order
-    return None
-
-
-@arranges(*sorted(ELEMENTWISE))
-def follow_largest(view: NodeView) -> Arrangement:
-    """The outputs' axes lie as those of the first input of their shape that lies without gaps."""
-    outputs = range(len(view.node.outputs))
-    return Arrangement(outputs=tuple(order_like_largest(view, view.output(j).shape) for j in outputs), strided=True)
 
 
 @member(*sorted(ELEMENTWISE - _QUANTIZE))

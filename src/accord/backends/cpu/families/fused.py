@@ -8,17 +8,15 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
-from accord.backends.cpu.families.groups import group_kernel
+from accord.backends.cpu.families.groups import arrange_group, group_kernel
 from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, const, operand
 from accord.expr.onnx_ops import dtype_name, lower
-from accord.ir import dims as D
-from accord.ir.dims import DimLike
 from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
-from accord.ir.strides import Access, Order, broadcast_access, order_of
+from accord.ir.strides import Access, broadcast_access
 
 __all__ = ["arrange_fused", "select_fused"]
 
@@ -35,6 +33,10 @@ class _Body:
         self.layouts: dict[ir.Value, Access] = {
             formal: view.access(i) for formal, i in self.number.items() if view.tensor(i).shape is not None
         }
+
+    def views(self) -> list[NodeView]:
+        """All nodes."""
+        return [NodeView(n, self.analyzer, self.layouts) for n in self.nodes]
 
     def root(self) -> NodeView:
         """The first node."""
@@ -56,7 +58,8 @@ def arrange_fused(view: NodeView) -> Arrangement:
     root = body.root()
     key = (root.node.domain, root.node.op_type)
     if key not in ROOTS:
-        return _follow(view)
+        results = zip(function.outputs, view.node.outputs, strict=True)
+        return arrange_group(body.views(), [None if o.is_graph_output() else formal for formal, o in results])
     arranger = ARRANGERS.get(key)
     if arranger is None:
         return Arrangement()
@@ -67,34 +70,12 @@ def arrange_fused(view: NodeView) -> Arrangement:
     )
 
 
-def _follow(view: NodeView) -> Arrangement:
-    """Outputs of a loop nest lie as the largest input of their rank does that has no gaps."""
-    orders: dict[int, tuple[DimLike, Order]] = {}
-    for i in range(len(view.node.inputs)):
-        shape = view.tensor(i).shape
-        if shape is None or view.tensor(i).is_const:
-            continue
-        order = order_of(shape, view.access(i))
-        size = D.product(shape)
-        if order is not None and (len(shape) not in orders or _is_larger(size, orders[len(shape)][0])):
-            orders[len(shape)] = size, order
-    outputs = [
-        None if (rank := view.output(j).rank) not in orders else orders[rank][1] for j in range(len(view.node.outputs))
-    ]
-    return Arrangement(outputs=tuple(outputs), strided=True)
-
-
-def _is_larger(size: DimLike, other: DimLike) -> bool:
-    return size != other and D.proves_le(other, size)
-
-
 def _group(body: _Body) -> Kernel | Reason:
     """One loop nest of all nodes."""
     view = body.view
     places = dict(body.layouts)
     places |= {formal: view.output_access(j) for j, formal in enumerate(body.function.outputs)}
-    nodes = [NodeView(n, body.analyzer, body.layouts) for n in body.nodes]
-    return group_kernel(nodes, body.function.inputs, body.function.outputs, places.__getitem__)
+    return group_kernel(body.views(), body.function.inputs, body.function.outputs, places.__getitem__)
 
 
 def select_fused(view: NodeView) -> Kernel | Reason:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from accord.backends.cpu.families.elementwise import elementwise, quantize, spread
-from accord.backends.cpu.families.groups import Group, Term, member
+from accord.backends.cpu.families.group import Group, Term
+from accord.backends.cpu.families.groups import member
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast
 from accord.expr.lowbit import LowBit, decode, encode, limited, low_bit

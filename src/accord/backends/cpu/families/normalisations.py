@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accord.backends.cpu.families.elementwise import follow_largest
-from accord.backends.cpu.families.groups import Group, Term, member, wide
+from accord.backends.cpu.families.group import Group, Term, wide
+from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.reductions import mean_of
 from accord.backends.cpu.families.space import Run, cut, unify
-from accord.backends.cpu.families.table import arranges
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast, const
 from accord.expr.primitives import eq, select, sqrt
@@ -31,12 +30,6 @@ def _float_input(group: Group, view: NodeView) -> Term | Reason:
     if isinstance(x, Reason) or x.dtype in FLOATS:
         return x
     return Reason(f"{view.node.op_type} is of floats, not of {x.dtype}")
-
-
-arranges(
-    *("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "MeanVarianceNormalization", "BatchNormalization"),
-    *("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization"),
-)(follow_largest)
 
 
 @member("Softmax", "LogSoftmax", "Hardmax")
