@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accord.backends.cpu.determinant import determinant_phase
-from accord.backends.cpu.families.groups import Group, member
+from accord.backends.cpu.families.group import Group
+from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.movement import integers_phase
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
