@@ -81,7 +81,7 @@ def view_of(proto: onnx.ModelProto, arrays: Mapping[str, Array] | None = None) -
 
 def check_untouched(array: Array) -> None:
     """Fail if something was written beside the elements of an array that :func:`empty_like` made."""
-    memory = array.base
+    memory = array
     while memory.base is not None:
         memory = memory.base
     beside = np.ones(memory.shape, bool)
