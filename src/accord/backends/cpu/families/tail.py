@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accord.backends.cpu.determinant import determinant_phase
-from accord.backends.cpu.families.groups import Group, member
+from accord.backends.cpu.families.group import Group
+from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.movement import integers_phase
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
@@ -21,7 +22,7 @@ from accord.ops.standard.contraction import labels_of
 __all__ = ["binarizer", "determinant", "diagonal_sums", "sizes"]
 
 
-@arranges("Det", "Einsum")
+@arranges("Det")
 def any_strides(view: NodeView) -> Arrangement:
     """Operands are walked as they lie."""
     del view
