@@ -340,7 +340,7 @@ def test_tasks_cover_a_problem(data):
         n=n,
         chunks=chunks_of(k),
         row_bytes=draw(st.sampled_from([0, 4 * k, 4096])),
-        packed=draw(st.booleans()),
+        right=draw(st.sampled_from(["packed", "ready", "made"])),
         apart=0,
         tables=0,
     )

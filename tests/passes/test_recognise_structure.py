@@ -252,13 +252,6 @@ def test_batch_norm_behind_the_transpose_of_a_convolution():
     assert len(nodes(m, "Conv")[0].inputs) == 3
 
 
-def test_a_transpose_that_is_read_twice_keeps_its_place():
-    g = G(13)
-    t = g("Transpose", g("Conv", "x", rand(6, 3, 3, 3)), perm=[0, 2, 3, 1])
-    proto = g.model({"x": ["n", 3, 8, 8]}, g("Mul", t, rand(6)), g("Sin", t))
-    stays(proto, "read by others as well", "affine-before-transpose")
-
-
 # movement
 
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+import accord.model.flex
 import accord.model.gradient
 import accord.model.upgrade
 import accord.ops.shapes  # noqa: F401  registers the shape rules

@@ -20,7 +20,7 @@ from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareC
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.recognise.activations import RecogniseActivation
-from accord.passes.rules.recognise.affine_chain import AffineBeforeTranspose, MergeAffine
+from accord.passes.rules.recognise.affine_chain import MergeAffine
 from accord.passes.rules.recognise.attention import RecogniseAttention
 from accord.passes.rules.recognise.cache import RecogniseCache
 from accord.passes.rules.recognise.casts import CastLikeToCast
@@ -55,10 +55,17 @@ __all__ = ["Phase", "phases", "rule_names"]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A named group of rules that run together until none fires."""
+    """A named group of rules that run together until none fires.
+
+    Attributes:
+        name: Its name.
+        rules: In the order in which they are tried.
+        native: A rule fires only if the device has kernels of its own for what it writes.
+    """
 
     name: str
     rules: tuple[Rule, ...]
+    native: bool = False
 
 
 def phases() -> tuple[Phase, ...]:
@@ -103,7 +110,6 @@ def phases() -> tuple[Phase, ...]:
                 RecogniseLSTMCell(),
                 RecogniseGRUCell(),
                 MergeAffine(),
-                AffineBeforeTranspose(),
                 FoldAffineIntoContraction(),
                 RecogniseCache(),
                 RecogniseCausalMask(),
@@ -116,6 +122,7 @@ def phases() -> tuple[Phase, ...]:
                 ShareConstants(),
                 CommonSubexpressions(),
             ),
+            native=True,
         ),
         Phase("fuse", (MergeProjections(), BatchNormToAffine(), FuseEpilogue())),
         Phase("join", (FuseLoops(),)),

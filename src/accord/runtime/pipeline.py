@@ -29,6 +29,7 @@ from accord.backends.protocol import Backend
 from accord.backends.view import NodeView
 from accord.ir.dims import Dim
 from accord.ir.infer import Analyzer
+from accord.ir.reason import Reason
 from accord.model.limits import DEFAULT_LIMITS
 from accord.model.load import load_model
 from accord.model.normalise import Decide, normalise
@@ -130,9 +131,10 @@ def compile_model(
         stop_after=options.stop_after,
         fuses=lambda node: chosen[0].fuses(NodeView(node, analyzer)),
         joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
+        runs=lambda node: _runs(chosen, NodeView(node, analyzer)),
     )
     for phase in phases():
-        manager.run_phase(phase.name, phase.rules, options.level)
+        manager.run_phase(phase.name, phase.rules, options.level, native=phase.native)
         done(phase.name, model, analyzer)
     placer = Placer(chosen, analyzer, strict=options.strict)
     plan = PlanBuilder(placer, analyzer, threads=thread_count(options.threads)).build(model.graph)
@@ -149,6 +151,18 @@ def compile_model(
         tuple(opened),
         tuple(decisions.items()),
     )
+
+
+def _runs(backends: Sequence[Backend], view: NodeView) -> Reason | None:
+    """None if a backend that is no fall-back has a kernel for a node (or if there are none but fall-backs)."""
+    native = [b for b in backends if not b.fallback]
+    refused: Reason | None = None
+    for backend in native:
+        kernel = backend.select(view)
+        if not isinstance(kernel, Reason):
+            return None
+        refused = refused or kernel
+    return refused
 
 
 def check_model(source: Any, options: Options) -> None:

@@ -215,7 +215,7 @@ class Convolution:
         else:
             mode = "any"
         layout = _StageLayout(self.dtype, w, self.channels, bool(few_columns(self.dtype, self.columns, self.length)))
-        bound: tuple[DimLike, DimLike] = (layout.slack, 1)
+        bound: tuple[DimLike, DimLike] = (layout.pixel * spans[0] + layout.slack, 1)
         if len(w.taps) == 2:
             bound = (layout.line(self.out_sizes[-1]) * spans[0] + layout.slack, self.out_sizes[-1])
         source = StageSource(left.dtype, len(w.taps), mode)

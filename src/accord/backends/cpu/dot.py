@@ -38,7 +38,7 @@ def dot_heights(dtype: str, columns: int) -> tuple[int, ...]:
     """Numbers of rows for which there is a tile, highest first."""
     sums = min(_SUMS if machine().vector_bits == 512 else _SUMS // 2, machine().width(bits(dtype)))
     most = max(1, sums // columns)
-    return tuple(h for h in range(most, 0, -1) if h == most or h <= 8)
+    return tuple(h for h in range(most, 0, -1) if h == most or h & (h - 1) == 0)
 
 
 @dataclass(frozen=True)

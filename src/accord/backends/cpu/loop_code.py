@@ -219,6 +219,19 @@ class LoopCode(KernelCode):
                         break
         return homes
 
+    def may_overwrite(self, output: int, number: int) -> bool:
+        """Whether an output may take the memory of an operand with the same strides: it is read for the last time
+        before, or in the very step in which, an element is written.
+        """
+        passes, _, _ = self.plan
+        read = [k for k, p in enumerate(passes) if any(number in operands_of(e) for e in p.exprs)]
+        written = [k for k, p in enumerate(passes) for j, _ in p.stores if j == output]
+        kept = {k for k, j in self.homes.items() if j == output}
+        written += [k for k, p in enumerate(passes) for i, _ in p.keeps if i in kept]
+        if not self._full[number]:
+            return True  # it is loaded before the first pass
+        return bool(written) and max(read, default=-1) <= min(written)
+
     def _costs(self, exprs: Iterable[Expr]) -> dict[Expr, float]:
         """Operations of each subexpression of full space; parts that two of its operands share count twice."""
         costs: dict[Expr, float] = {}

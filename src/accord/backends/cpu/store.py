@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from accord.backends.cpu.llvm import Builder, scalar, vector
-from accord.backends.cpu.panels import Rows, transposed
+from accord.backends.cpu.panels import Rows
 from accord.backends.cpu.printer import Printer
-from accord.expr.lang import Expr
+from accord.backends.cpu.transpose import call_transpose
+from accord.expr.lang import Expr, bits
 
 __all__ = ["Pattern", "Store"]
 
@@ -230,16 +231,16 @@ class Store:
     def _transposed(self, dtype: str, target: str, step: str, rows: str, columns: str, wide: int) -> None:
         """Columns of the stage become lines of C, ``step`` elements apart, in square blocks."""
         b, width = self.b, self.width
-        with b.loop(0, columns, width) as j, b.loop(0, rows, width) as i:
-            printer = Printer(b, width)
+        size = bits(dtype) // 8
+        whole = b.op(f"and i64 {rows}, {-width}")
+        with b.loop(0, columns, width) as j, b.loop(0, whole, width) as i:
             start = b.address(self.stage, dtype, b.add(b.mul(i, wide), j))
-            lines = [printer.load(dtype, b.address(start, dtype, r * wide)) for r in range(width)]
-            count = b.min(b.sub(rows, i), width)
-            left = b.sub(columns, j)
-            for k, value in enumerate(transposed(b, dtype, lines)):
-
-                def store(k: int = k, value: str = value) -> None:
-                    place = b.address(target, dtype, b.add(b.mul(b.add(j, k), step), i))
-                    Printer(b, width).store_masked(dtype, value, place, count)
-
-                b.branch(b.compare("sgt", left, k), store)
+            place = b.address(target, dtype, b.add(b.mul(j, step), i))
+            to = (place, b.mul(step, size), b.min(b.sub(columns, j), width))
+            call_transpose(b, self.p["c.transpose"], (start, wide * size, width), to)
+        one = Printer(b, 1)
+        with b.loop(0, columns) as j:
+            line = b.address(target, dtype, b.mul(j, step))
+            with b.loop(whole, rows) as i:
+                value = one.load(dtype, b.address(self.stage, dtype, b.add(b.mul(i, wide), j)))
+                one.store(dtype, value, b.address(line, dtype, i))

@@ -244,7 +244,7 @@ class _Scatter:
             first = pointwise_phase(self.shape, [(narrow, source)], [("f32", own)], [cast(x, "f32")], (0, out + 1))
             back = cast(operand(0, "f32"), narrow)
             last = pointwise_phase(self.shape, [("f32", own)], [(narrow, stored)], [back], (out + 1, out))
-            return NativeKernel(name, (first, *phases, last), tuple(reads), workspace=count * 4)
+            return NativeKernel(name, (first, *phases, last), tuple(reads), workspace=D.maximum(count, 1) * 4)
         if source == stored == Access(contiguous(self.shape)):
             size = bits(self.line) // 8 * (2 if self.moved.pair else 1)
             first = copy_phase(count * size, (0, out))
