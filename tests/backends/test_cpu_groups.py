@@ -254,6 +254,9 @@ def test_generators():
                 {"x": x},
                 env={"b": 3, "c": 18},
             )
+    for k in (-1, 0, 4):
+        eye = model([node("EyeLike", ["x"], ["y"], k=k, dtype=7)], {"x": (F32, [5, 19])}, ["y"])
+        check(eye, {"x": values((5, 19))})
     for axis in (0, 1, -1):
         for dtype in (np.int64, np.int32, np.float32):
             index = np.array([[0, 3, -1, 7], [2, -4, 5, -9]], dtype)

@@ -5,6 +5,7 @@ All of it depends on sizes and on the machine, nothing of it on machine code: it
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +16,7 @@ from accord.expr.lang import bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 
-__all__ = ["Areas", "Blocks", "Chunk", "Problem", "chunks_of", "cut", "scratch_bound"]
+__all__ = ["Areas", "Blocks", "Chunk", "Problem", "Stage", "chunks_of", "cut", "run_length", "scratch_bound"]
 
 #: Greatest part of k that is packed at a time.
 MOST_CHUNK: Final = 512
@@ -31,8 +32,9 @@ _LOW_ROWS: Final = 2
 _PACK_ROWS: Final = 8
 #: Blocks of rows for which it is packed, if there are so many.
 _PACKED_BLOCKS: Final = 4
-#: Rows of a block at most.
+#: Rows of a block at most; of an image that is staged, unless a line has more.
 _MOST_BLOCK: Final = 128
+_MOST_STAGED: Final = 512
 #: Work of a task, in arithmetic operations: 30 microseconds and more. A byte of B from memory counts like 16.
 _TASK: Final = 6_000_000
 _BYTE: Final = 16
@@ -53,32 +55,69 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """An image that is staged line by line (of one axis: pixel by pixel).
+
+    Attributes:
+        rows: Rows of A that a line of output has.
+        step: Lines of input from one line of output to the next.
+        span: Lines of input that one line of output reaches over.
+        line: Bytes of a staged line.
+        slack: Bytes that may be overwritten after the last.
+        segment: Bytes from one line of the kernel to the next.
+    """
+
+    rows: int
+    step: int
+    span: int
+    line: int
+    slack: int
+    segment: int
+
+    def size(self, lines: int) -> int:
+        """Bytes for ``lines`` of output."""
+        return ((lines - 1) * self.step + self.span) * self.line + self.slack
+
+    def lines(self, count: int) -> int:
+        """How many of ``count`` lines of output are a block."""
+        room = (machine().l2 // 4 - self.slack) // self.line
+        most = max(1, min(count, (room - self.span) // self.step + 1, _MOST_STAGED // self.rows))
+        return -(-count // -(-count // most))
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A contraction whose sizes are known.
 
     Attributes:
         dtype: In which sums are made.
         vectors: Vectors of a panel's line.
+        heights: Of the tiles for a whole panel.
+        wide: Columns of a panel.
         groups: Number of products.
         m: Rows of each.
         n: Columns.
         chunks: Parts of k.
         row_bytes: Distance of A's rows if it can be read in place; else 0.
         packed: B was packed at load.
-        stage: Bytes of an element of C if its columns are apart; else 0.
+        apart: Bytes of an element of C if its columns are apart; else 0.
         tables: Number of operands whose rows are looked up.
+        stage: How A is staged, if it is.
     """
 
     dtype: str
     vectors: int
+    heights: tuple[int, ...]
+    wide: int
     groups: int
     m: int
     n: int
     chunks: tuple[Chunk, ...]
     row_bytes: int
     packed: bool
-    stage: int
+    apart: int
     tables: int
+    stage: Stage | None = None
 
     @property
     def k(self) -> int:
@@ -151,15 +190,16 @@ def _pitch(length: int, dtype: str) -> int:
     return (-(-length // width) + 1 | 1) * line
 
 
-def _areas(dtype: str, vectors: int, sums: int, left: int, right: int, stage: int, tables: int) -> Areas:
+def _areas(tile: int, sums: int, left: int, right: int, stage: int, tables: int) -> Areas:
     """Lay out a thread's scratch memory from the bytes of its areas: sums, A's and B's panels, stage, tables."""
+    a, b, c, d, end = itertools.accumulate(map(_round, (max(tile, sums), left, right, stage, tables)))
+    return Areas(a, b, c, d, end)
+
+
+def _tile_bytes(dtype: str, vectors: int) -> int:
+    """Bytes of the sums of the largest tile of up to ``vectors`` vectors, and a vector."""
     width, size = machine().width(bits(dtype)), bits(dtype) // 8
-    tile = max(tile_heights(dtype, v)[0] * v for v in range(1, vectors + 1)) * width * size
-    at = [_round(max(tile, sums))]
-    at.append(at[-1] + _round(left))
-    at.append(at[-1] + _round(right))
-    at.append(at[-1] + _round(stage))
-    return Areas(at[0], at[1], at[2], at[3], at[3] + _round(tables))
+    return max(tile_heights(dtype, v)[0] * v + 1 for v in range(1, vectors + 1)) * width * size
 
 
 def _round(size: int) -> int:
@@ -172,16 +212,23 @@ def _most_block(dtype: str, high: int, chunk: int) -> int:
     return max(1, rows // high) * high
 
 
+def run_length(k: int, rows: int) -> int:
+    """How many products are summed in a register at most, for sums of ``k`` in ``rows`` rows."""
+    return _LOW_RUN if rows <= _LOW_ROWS else _SHORT_RUN if k <= _SHORT else _LONG_RUN
+
+
 def cut(p: Problem) -> Blocks:
     """Blocks, tasks and scratch memory for a problem of at least one row and column."""
     width, size = machine().width(bits(p.dtype)), bits(p.dtype) // 8
-    wide = p.vectors * width
-    high = tile_heights(p.dtype, p.vectors)[0]
+    high = p.heights[0]
     chunk = max(c.length for c in p.chunks)
-    panels = -(-p.n // wide)
-    most = _most_block(p.dtype, high, chunk)
-    count = -(-p.m // most)
-    block = min(p.m, -(-p.m // (count * high)) * high)
+    pitch = _pitch(chunk, p.dtype) if p.stage is None else p.stage.line
+    panels = -(-p.n // p.wide)
+    if p.stage is None:
+        most = _most_block(p.dtype, high, chunk)
+        block = min(p.m, -(-p.m // (-(-p.m // most) * high)) * high)
+    else:
+        block = p.stage.lines(p.m // p.stage.rows) * p.stage.rows
     blocks = -(-p.m // block)
     work = 2 * block * p.n * p.k + _BYTE * size * p.n * p.k // max(1, blocks)
     task_blocks = max(1, min(blocks, _TASK // max(1, work)))
@@ -194,42 +241,42 @@ def cut(p: Problem) -> Blocks:
     if not direct:  # each of them packs A again
         column_tasks = max(1, min(column_tasks, p.n // 128))
     several = len(p.chunks) > 1
-    line = wide * size
+    line = p.wide * size
     most_panels = max(1, _PARTS // (block * line)) if several else panels
     if not p.packed:
         most_panels = max(1, min(most_panels, machine().l2 // 2 // max(1, p.k * line)))
     task_panels = min(-(-panels // column_tasks), most_panels)
     column_tasks = -(-panels // task_panels)
     task_panels = -(-panels // column_tasks)
-    low = p.m <= _LOW_ROWS
-    most_run = _LOW_RUN if low else _SHORT_RUN if p.k <= _SHORT else _LONG_RUN
-    run = -(-chunk // max(1, -(-chunk // most_run)))
+    most_run = run_length(p.k, p.m)
+    left = 0 if direct else (block + width) * pitch if p.stage is None else p.stage.size(block // p.stage.rows)
     return Blocks(
         block=block,
         task_rows=task_blocks * block,
         task_panels=task_panels,
         row_tasks=row_tasks,
-        column_tasks=-(-panels // task_panels),
+        column_tasks=column_tasks,
         panels=panels,
-        run=max(1, run),
+        run=most_run if p.stage is not None else max(1, -(-chunk // max(1, -(-chunk // most_run)))),
         parts=int(several),
         direct=int(direct),
         pack_b=int(pack_b),
-        pitch=_pitch(chunk, p.dtype),
-        last_vectors=-(-(p.n - (panels - 1) * wide) // width),
+        pitch=pitch,
+        last_vectors=-(-(p.n - (panels - 1) * p.wide) // width),
         areas=_areas(
-            p.dtype,
-            p.vectors,
+            _tile_bytes(p.dtype, p.vectors),
             task_panels * block * line * several,
-            0 if direct else (block + width) * _pitch(chunk, p.dtype),
+            left,
             0 if p.packed else (task_panels * p.k + width) * line,
-            (block + width) * wide * p.stage,
+            (block + width) * p.vectors * width * p.apart,
             block * 8 * p.tables,
         ),
     )
 
 
-def scratch_bound(dtype: str, vectors: int, k: DimLike, packed: bool, stage: int, tables: int) -> DimLike:
+def scratch_bound(
+    dtype: str, vectors: int, k: DimLike, packed: bool, apart: int, tables: int, stage: tuple[DimLike, DimLike] | None
+) -> DimLike:
     """Bytes of scratch memory that no cut of a problem exceeds, whatever the sizes that are not known.
 
     Args:
@@ -237,17 +284,21 @@ def scratch_bound(dtype: str, vectors: int, k: DimLike, packed: bool, stage: int
         vectors: Vectors of a panel's line.
         k: Length of the sums.
         packed: B was packed at load.
-        stage: Bytes of an element of C if its columns are apart.
+        apart: Bytes of an element of C if its columns are apart.
         tables: Operands whose rows are looked up.
+        stage: Where A is staged, bytes for a single line of output, and its rows.
     """
-    width = machine().width(bits(dtype))
-    line = vectors * width * bits(dtype) // 8
+    width, size = machine().width(bits(dtype)), bits(dtype) // 8
+    wide = vectors * width
     high = tile_heights(dtype, vectors)[0]
     chunk = min(k, MOST_CHUNK) if isinstance(k, int) else MOST_CHUNK
     pitch = _pitch(chunk, dtype)
-    block = max(_MOST_BLOCK, high)
-    sums = max(_PARTS, block * line) if not isinstance(k, int) or k > MOST_CHUNK else 0
-    left = max(min(block * pitch, machine().l2 // 4), high * pitch) + width * pitch
-    staged = (block + width) * vectors * width * stage
-    fixed = _areas(dtype, vectors, sums, left, width * line, staged, block * 8 * tables)
-    return fixed.scratch if packed else D.maximum(machine().l2 // 2, k * line) + fixed.scratch + 64
+    sums = max(_PARTS, _MOST_BLOCK * wide * size) if not isinstance(k, int) or k > MOST_CHUNK else 0
+    room = machine().l2 // 4
+    left: DimLike = max(min(_MOST_BLOCK * pitch, room), high * pitch) + width * pitch
+    block: DimLike = max(_MOST_BLOCK, high)
+    if stage is not None:
+        left, block = D.maximum(stage[0], room), D.maximum(stage[1], _MOST_STAGED)
+    right: DimLike = 0 if packed else D.maximum(machine().l2 // 2, k * wide * size) + width * wide * size
+    rest = left + right + (block + width) * (wide * apart) + block * (8 * tables)
+    return max(_tile_bytes(dtype, vectors), sums) + rest + 64 * 6

@@ -7,13 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, contraction_phase, matrix_left
-from accord.backends.cpu.jit import machine
+from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, contraction_phase, matrix_left, pack
 from accord.backends.cpu.nest import merge_axes
-from accord.backends.cpu.panels import pack_matrix
-from accord.backends.cpu.tile import vectors_for
 from accord.backends.protocol import Array, Phase
-from accord.expr.lang import Expr, bits
+from accord.expr.lang import Expr
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
@@ -24,13 +21,7 @@ def pack_constant(b: Array, dtype: str) -> Array:
     """Constant matrices [..., k, n] as panels, one after the other, for a product of operands of ``dtype``."""
     real = accumulator(dtype)
     matrices = np.asarray(b).reshape(-1, *b.shape[-2:])
-    return pack_matrix(matrices, real, vectors_for(real, b.shape[-1])).reshape(-1)
-
-
-def packed_size(k: int, n: int, dtype: str) -> int:
-    """Elements of one packed matrix; ``dtype`` is that of the sums."""
-    width = machine().width(bits(dtype))
-    return k * -(-n // width) * width
+    return pack(matrices, real).reshape(-1)
 
 
 def matmul_phase(

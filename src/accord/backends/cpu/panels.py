@@ -7,8 +7,8 @@ whatever else computes A.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Chunk",
     "MatrixSource",
+    "PanelSource",
     "Rows",
     "Source",
     "aligned",
     "clear",
     "copy",
+    "gather",
     "pack_matrix",
     "pack_panel",
     "transpose",
@@ -138,6 +140,13 @@ class Source(Protocol):
         """
 
     @property
+    def staged(self) -> bool:
+        """Whether the panel is no matrix: :meth:`lines` tells where rows lie, and calls of a tile which part of k.
+
+        It then has the parameter "a.segment", bytes from one segment of a call to the next.
+        """
+
+    @property
     def dtype(self) -> str:
         """Element type in memory."""
 
@@ -145,7 +154,7 @@ class Source(Protocol):
         self,
         b: Builder,
         dtype: str,
-        parameters: dict[str, str],
+        parameters: Mapping[str, str],
         base: str,
         rows: Rows,
         first: str,
@@ -169,9 +178,36 @@ class Source(Protocol):
             pitch: Bytes from row to row.
         """
 
+    def lines(
+        self, b: Builder, dtype: str, parameters: Mapping[str, str], row: str, rows: str, panel: str, pitch: str
+    ) -> AbstractContextManager[tuple[str, str, str, str]]:
+        """``for each run of rows at one distance``: first row in the block, rows, address, bytes from row to row."""
+
+
+class PanelSource:
+    """What sources have in common whose panel is a matrix."""
+
+    @property
+    def direct(self) -> bool:
+        """Not to be read in place."""
+        return False
+
+    @property
+    def staged(self) -> bool:
+        """A matrix."""
+        return False
+
+    @contextmanager
+    def lines(
+        self, b: Builder, dtype: str, parameters: Mapping[str, str], row: str, rows: str, panel: str, pitch: str
+    ) -> Iterator[tuple[str, str, str, str]]:
+        """All rows are one run."""
+        del b, dtype, parameters, row
+        yield "0", rows, panel, pitch
+
 
 @dataclass(frozen=True)
-class MatrixSource:
+class MatrixSource(PanelSource):
     """A matrix with any strides.
 
     Attributes:
@@ -201,7 +237,7 @@ class MatrixSource:
         self,
         b: Builder,
         dtype: str,
-        parameters: dict[str, str],
+        parameters: Mapping[str, str],
         base: str,
         rows: Rows,
         first: str,
@@ -228,7 +264,7 @@ class MatrixSource:
             if self.step == "1":
                 copy(b, dtype, self.dtype, place, chunk.length, target)
             else:
-                _gather(b, dtype, self.dtype, place, step, chunk.length, target)
+                gather(b, dtype, self.dtype, place, step, chunk.length, target)
 
 
 def converted(b: Builder, width: int, value: str, source: str, target: str) -> str:
@@ -261,7 +297,8 @@ def clear(b: Builder, dtype: str, target: str, length: str) -> None:
         Printer(b, width).store(dtype, zero, b.address(target, dtype, i))
 
 
-def _gather(b: Builder, dtype: str, source: str, place: str, step: str, length: str, target: str) -> None:
+def gather(b: Builder, dtype: str, source: str, place: str, step: str, length: str, target: str) -> None:
+    """Copy elements that lie ``step`` apart."""
     one = Printer(b, 1)
     with b.loop(0, length) as i:
         value = one.load(source, b.address(place, source, b.mul(i, step)))
@@ -269,7 +306,17 @@ def _gather(b: Builder, dtype: str, source: str, place: str, step: str, length: 
 
 
 def transpose(
-    b: Builder, dtype: str, source: str, place: str, step: str, lines: str, columns: str, target: str, pitch: str
+    b: Builder,
+    dtype: str,
+    source: str,
+    place: str,
+    step: str,
+    lines: str,
+    columns: str,
+    target: str,
+    pitch: str,
+    *,
+    exact: bool = False,
 ) -> None:
     """``target[j, i] = place[i, j]`` for all ``i < lines`` and ``j < columns``, in square blocks of vectors.
 
@@ -284,6 +331,7 @@ def transpose(
         target: Address of what is written; up to a vector after the last element of each line, and lines up to a
             multiple of the vector's width, are overwritten.
         pitch: Bytes from line to line of the target.
+        exact: Nothing after the last element of a line is overwritten.
     """
     width = machine().width(bits(dtype))
     last = b.sub(lines, 1)
@@ -299,7 +347,11 @@ def transpose(
                 printer = Printer(b, width)
             for k, value in enumerate(transposed(b, dtype, values)):
                 line = b.op(f"getelementptr i8, ptr {target}, i64 {b.mul(b.add(j, k), pitch)}")
-                printer.store(dtype, value, b.address(line, dtype, i))
+                at = b.address(line, dtype, i)
+                if exact:
+                    printer.store_masked(dtype, value, at, b.min(b.sub(lines, i), width))
+                else:
+                    printer.store(dtype, value, at)
 
 
 def transposed(b: Builder, dtype: str, lines: Sequence[str]) -> list[str]:
@@ -358,4 +410,4 @@ def pack_panel(
     else:
         with b.loop(0, length) as i:
             target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(i, line)}")
-            _gather(b, dtype, source, b.address(place, source, b.mul(i, step)), column, columns, target)
+            gather(b, dtype, source, b.address(place, source, b.mul(i, step)), column, columns, target)

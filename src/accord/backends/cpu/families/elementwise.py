@@ -14,7 +14,7 @@ from accord.expr.onnx_ops import ELEMENTWISE, lower
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 
-__all__ = ["dropout", "elementwise", "quantize"]
+__all__ = ["dropout", "elementwise", "quantize", "spread"]
 
 _QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Operators that look at the very type of what they are given, not only at its value.
@@ -86,7 +86,7 @@ def quantize(group: Group, view: NodeView) -> Reason | None:
         return found if isinstance(found, Reason) else Reason("an input is absent")
     block = int(view.attr("block_size", 0))
     for t in terms[1:]:
-        refused = None if t is None else _spread(view, x, t, block)
+        refused = None if t is None else spread(view, x, t, block)
         if refused is not None:
             return refused
     expr = _lowered(view, terms, found[1])
@@ -95,7 +95,7 @@ def quantize(group: Group, view: NodeView) -> Reason | None:
     return group.define(view, 0, expr, x.axes)
 
 
-def _spread(view: NodeView, x: Term, parameter: Term, block: int) -> Reason | None:
+def spread(view: NodeView, x: Term, parameter: Term, block: int) -> Reason | None:
     """Walk a scale or zero point along the axes of ``x``."""
     if not any(parameter.axes):
         return None

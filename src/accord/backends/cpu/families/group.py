@@ -232,6 +232,13 @@ class Group:
         self._made.append(term)
         return None
 
+    def define_coded(self, view: NodeView, index: int, code: Expr, axes: Sequence[Run]) -> Reason | None:
+        """Output ``index`` of a node, whose type is not computed in: ``code``, a u8, is what its elements are."""
+        term = Term(code, tuple(axes), "u8")
+        self.terms[view.node.outputs[index]] = term
+        self._made.append(term)
+        return None
+
     # the program
 
     def add(self, view: NodeView) -> Reason | None:
