@@ -84,6 +84,7 @@ def check_untouched(array: Array) -> None:
     memory = array
     while memory.base is not None:
         memory = memory.base
+    memory = memory.reshape(-1)
     beside = np.ones(memory.shape, bool)
     start = (array.ctypes.data - memory.ctypes.data) // array.itemsize
     own = np.lib.stride_tricks.as_strided(
