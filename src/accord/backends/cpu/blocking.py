@@ -146,6 +146,7 @@ class Areas:
 class Blocks:
     """See the parameters of :class:`accord.backends.cpu.gemm.GemmCode`."""
 
+    task_groups: int
     block: int
     task_rows: int
     task_panels: int
@@ -160,10 +161,7 @@ class Blocks:
     last_vectors: int
     areas: Areas
 
-    @property
-    def tasks(self) -> int:
-        """Tasks of one product."""
-        return self.row_tasks * self.column_tasks
+    tasks: int
 
 
 def chunks_of(k: int, pieces: Sequence[int] | None = None, most: int = MOST_CHUNK) -> tuple[Chunk, ...]:
@@ -255,9 +253,13 @@ def cut(p: Problem) -> Blocks:
     task_panels = min(-(-panels // column_tasks), most_panels)
     column_tasks = -(-panels // task_panels)
     task_panels = -(-panels // column_tasks)
+    each = row_tasks * column_tasks
+    # several small products are one task
+    task_groups = max(1, min(p.groups, _TASK // max(1, work * blocks))) if each == 1 else 1
     most_run = run_length(p.k, p.m)
     left = 0 if direct else (block + width) * pitch if p.stage is None else p.stage.size(block // p.stage.rows)
     return Blocks(
+        task_groups=task_groups,
         block=block,
         task_rows=task_blocks * block,
         task_panels=task_panels,
@@ -272,12 +274,13 @@ def cut(p: Problem) -> Blocks:
         last_vectors=-(-(p.n - (panels - 1) * p.wide) // width),
         areas=_areas(
             _tile_bytes(p.dtype, p.vectors),
-            task_panels * block * line * several,
+            (task_panels * block * line + width * size) * several,
             left,
             0 if p.right == "packed" else (task_panels if p.packs else 1) * p.k * line,
             (block + width) * p.vectors * width * p.apart,
             block * 8 * p.tables,
         ),
+        tasks=-(-p.groups // task_groups) * each,
     )
 
 
@@ -300,7 +303,7 @@ def scratch_bound(
     high = tile_heights(dtype, vectors)[0]
     chunk = min(k, MOST_CHUNK) if isinstance(k, int) else MOST_CHUNK
     pitch = _pitch(chunk, dtype)
-    sums = max(_PARTS, _MOST_BLOCK * wide * size) if not isinstance(k, int) or k > MOST_CHUNK else 0
+    sums = max(_PARTS, _MOST_BLOCK * wide * size) + width * size if not isinstance(k, int) or k > MOST_CHUNK else 0
     room = machine().l2 // 4
     left: DimLike = max(min(_MOST_BLOCK * pitch, room), high * pitch) + width * pitch
     block: DimLike = max(_MOST_BLOCK, high)

@@ -344,9 +344,11 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
     blocks = cut(p)
     areas = blocks.areas
     v.update(
-        {name: getattr(blocks, name) for name in ("block", "task_rows", "task_panels", "row_tasks", "column_tasks")},
+        {name: getattr(blocks, name) for name in ("task_groups", "block", "task_rows", "task_panels")},
+        **{name: getattr(blocks, name) for name in ("row_tasks", "column_tasks")},
         **{name: getattr(blocks, name) for name in ("panels", "run", "parts", "direct", "pack_b", "pitch")},
         **{name: getattr(areas, name) for name in ("a_at", "b_at", "stage_at", "tables_at", "scratch")},
+        groups=p.groups,
         chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
         tile=dot_address(code.dtype, code.few) if code.few else tile_address(code.dtype, code.vectors),
     )
@@ -358,4 +360,4 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
     if p.stage is not None:
         v["a.segment"] = p.stage.segment
     heights = (*next_heights(p.heights), *next_heights(last))
-    return Launch((*(v[name] for name in code.names), *heights, *words), p.groups * blocks.tasks)
+    return Launch((*(v[name] for name in code.names), *heights, *words), blocks.tasks)

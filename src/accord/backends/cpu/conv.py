@@ -186,8 +186,12 @@ class Convolution:
             rows, (own, *others), _ = merge_axes(rows, [Access(strides), *(Access(w.rows) for w in walks)])
             if not rows:
                 rows, own, others = (1,), Access((0,)), [Access((0,)) for _ in walks]
-            walks = [replace(w, rows=at.strides) for w, at in zip(walks, others, strict=True)]
-            a = matrix_left(replace(left, rows=own.strides))
+            left, *walks = (replace(w, rows=at.strides) for w, at in zip((left, *walks), (own, *others), strict=True))
+            if few_columns(self.dtype, m, k):  # each line is a product of its own, which may be stored as one line
+                left, *walks = (replace(w, groups=(*w.groups, *w.rows[:-1]), rows=w.rows[-1:]) for w in (left, *walks))
+                right = replace(right, groups=(*right.groups, *(0 for _ in rows[:-1])))
+                groups, rows = (*groups, *rows[:-1]), rows[-1:]
+            a = matrix_left(left)
         else:
             a = self._stage(left) if self.staged else self._patches(left, images=images)
         return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands)

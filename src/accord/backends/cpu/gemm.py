@@ -91,10 +91,10 @@ class GemmCode(KernelCode):
         After them, for a whole panel and for the last one, the height of the next tile for each number of rows that
         are left, below that of the highest; then chunks of k (or calls), then the source's pieces.
 
-        ``block`` rows share a panel of A, ``task_rows`` and ``task_panels`` are a task, ``run`` is the greatest length
-        of a sum in registers, ``parts`` is 1 where sums of several chunks are kept apart, ``*_at`` are offsets of areas
-        of a thread's scratch memory of ``scratch`` bytes. ``tile`` and ``high`` are the tiles for a whole panel and
-        their greatest height, ``tile.last`` and ``high.last`` those of the last one.
+        ``block`` rows share a panel of A; ``task_groups``, ``task_rows`` and ``task_panels`` are a task; ``run`` is the
+        greatest length of a sum in registers; ``parts`` is 1 where sums of several chunks are kept apart; ``*_at`` are
+        offsets of areas of a thread's scratch memory of ``scratch`` bytes. ``tile`` and ``high`` are the tiles for a
+        whole panel and their greatest height, ``tile.last`` and ``high.last`` those of the last one.
         """
         operands: list[str] = []
         for name, p in self.operands.items():
@@ -103,9 +103,9 @@ class GemmCode(KernelCode):
         groups = [f"group{i}.{what}" for i in range(self.group_axes) for what in ("size", "a", "b", *self.operands)]
         right = {"packed": (), "1": ("b.column",), "s": ("b.k", *(("b.column",) if self.right.column == "s" else ()))}
         return (
-            *("m", "n", "k", "block", "task_rows", "task_panels", "row_tasks", "column_tasks", "panels", "chunks"),
-            *("run", "parts", "direct", "pack_b", "pitch", "scratch", "a_at", "b_at", "stage_at", "tables_at"),
-            *("tile", "high", "tile.last", "high.last", "a.offset", "b.offset"),
+            *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
+            *"run parts direct pack_b pitch scratch a_at b_at stage_at tables_at".split(),
+            *"tile high tile.last high.last a.offset b.offset".split(),
             *self.left.names,
             *right[self.right.step],
             *self.transposes,
@@ -185,16 +185,18 @@ class _Writer:
         b, p = self.b, self.p
         with b.loop("%first", "%last") as task:
             rest, j = b.divmod(task, p["column_tasks"])
-            group, i = b.divmod(rest, p["row_tasks"])
-            here = self._group(group)
+            part, i = b.divmod(rest, p["row_tasks"])
             first = b.mul(j, p["task_panels"])
             panels = (first, b.min(b.add(first, p["task_panels"]), p["panels"]))
-            if self.code.right.step != "packed" and not self.code.few:
-                self._pack(here["b"], panels)
             start = b.mul(i, p["task_rows"])
             stop = b.min(b.add(start, p["task_rows"]), p["m"])
-            with b.loop(start, stop, p["block"]) as row:
-                self._block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
+            group = b.mul(part, p["task_groups"])
+            with b.loop(group, b.min(b.add(group, p["task_groups"]), p["groups"])) as g:
+                here = self._group(g)
+                if self.code.right.step != "packed" and not self.code.few:
+                    self._pack(here["b"], panels)
+                with b.loop(start, stop, p["block"]) as row:
+                    self._block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
         return b.module()
 
     def _dtype(self, name: str) -> str:
@@ -272,6 +274,7 @@ class _Writer:
         step = b.mul(p["parts"], line)
         full = b.compare("eq", columns, self.wide)
         places = self.store.at_column(here, column)
+        fixed = self.store.fixed(places, code.few) if code.flat else {}
         with (
             self._runs(row, rows, left) as (start, count, a, a_row),
             self._tiles(count, high, heights) as (r, height),
@@ -283,7 +286,7 @@ class _Writer:
 
             def store() -> None:
                 if code.flat:
-                    self.store.flat(places, row, first, height, buffer, code.few)
+                    self.store.flat(places, row, first, height, buffer, code.few, fixed)
                 elif code.few:
                     self.store.part(places, row, first, height, buffer, columns, line)
                 else:

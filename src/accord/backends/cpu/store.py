@@ -133,7 +133,26 @@ class Store:
                 values += [self._load(name, lines[name], j, count) for name in self.extras]
                 self._put(values, target, j, count)
 
-    def flat(self, here: Mapping[str, str], row: str, first: str, height: str, buffer: str, columns: int) -> None:
+    def fixed(self, here: Mapping[str, str], columns: int) -> dict[str, str]:
+        """Vectors of the extras that are the same in all rows, for :meth:`flat`."""
+        found = {}
+        for name in self.extras:
+            if self.operands[name].column == "0":
+                found[name] = self._load(name, here[name], 0, None)
+            elif self.operands[name].column == "p":
+                found[name] = self._repeated(name, here[name], columns)
+        return found
+
+    def flat(
+        self,
+        here: Mapping[str, str],
+        row: str,
+        first: str,
+        height: str,
+        buffer: str,
+        columns: int,
+        fixed: Mapping[str, str],
+    ) -> None:
         """Store a tile whose elements are one line in C too, ``columns`` to a row."""
         b, width = self.b, self.width
         start = b.mul(b.add(row, first), columns)
@@ -142,9 +161,6 @@ class Store:
             for name, p in self.operands.items()
         }
         total = b.mul(height, columns)
-        fixed = {
-            name: self._repeated(name, here[name], columns) for name, p in self.operands.items() if p.column == "p"
-        }
         with b.loop(0, total, width) as j:
             count = b.min(b.sub(total, j), width)
             values = [Printer(b, width).load(self.dtype, b.address(buffer, self.dtype, j))]

@@ -16,7 +16,8 @@ from accord.expr.lang import cast, operand
 __all__ = ["TransposeCode", "call_transpose", "converted", "transpose_address"]
 
 #: What is read: address, bytes from line to line, and how many lines may be read. What is written: the same. Lines
-#: beyond those are read as the last one, and not written. Elements of a line, one vector, follow each other.
+#: beyond those are read as the last one, and not written. Elements of a line, one vector, follow each other. Lines are
+#: written one after the other.
 _ARGUMENTS: Final = "ptr %from, i64 %from_line, i64 %from_lines, ptr %to, i64 %to_line, i64 %to_lines"
 
 
@@ -54,12 +55,15 @@ class TransposeCode(KernelCode):
             place = b.op(f"getelementptr i8, ptr %from, i64 {b.mul(b.min(last, k), '%from_line')}") if k else "%from"
             lines.append(converted(b, width, Printer(b, width).load(self.source, place), self.source, self.target))
         columns = _transposed(b, self.target, lines)
-        for k in reversed(range(width)):
-            # what is not wanted goes where line 0, the last to be written, comes to lie
-            inside = b.compare("sgt", "%to_lines", k)
-            step = b.op(f"select i1 {inside}, i64 {b.mul(k, '%to_line')}, i64 0") if k else "0"
-            place = b.op(f"getelementptr i8, ptr %to, i64 {step}")
+        # upwards: lines may lie so close that each overwrites the first elements of those after it
+        for k in range(width):
+            if k:
+                b.emit(f"br i1 {b.compare('sgt', '%to_lines', k)}, label %line{k}, label %done")
+                b.label(f"line{k}")
+            place = b.op(f"getelementptr i8, ptr %to, i64 {b.mul(k, '%to_line')}") if k else "%to"
             Printer(b, width).store(self.target, columns[k], place)
+        b.emit("br label %done")
+        b.label("done")
         return b.module()
 
 
