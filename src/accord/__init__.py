@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from accord import errors
     from accord.contract.operator import Operator, Tensor, operator
+    from accord.runtime.interface import ModelMetadata, NodeArg
     from accord.runtime.io_binding import IOBinding
     from accord.runtime.model import Model, load
     from accord.runtime.ort_value import OrtValue
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         RunOptions,
         SessionOptions,
     )
-    from accord.runtime.signature import ModelMetadata, NodeArg
 
 __version__ = "0.1.0"
 
@@ -73,7 +73,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("Model", "load"), "accord.runtime.model"),
     **dict.fromkeys(("Operator", "Tensor", "operator"), "accord.contract.operator"),
-    **dict.fromkeys(("ModelMetadata", "NodeArg"), "accord.runtime.signature"),
+    **dict.fromkeys(("ModelMetadata", "NodeArg"), "accord.runtime.interface"),
     "IOBinding": "accord.runtime.io_binding",
     "InferenceSession": "accord.runtime.session",
     "OrtValue": "accord.runtime.ort_value",

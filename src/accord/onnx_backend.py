@@ -55,7 +55,7 @@ class AccordRep(BackendRep):
         given = [inputs] if isinstance(inputs, np.ndarray) or np.isscalar(inputs) else list(inputs)
         names = [v.name for v in self.model.inputs]
         if len(given) < len(names):
-            plan = self.model.compiled.plan
+            plan = self.model.plan
             names = [n for n, i in zip(names, plan.inputs, strict=True) if i not in plan.defaults]
         if len(given) > len(names):
             raise InputError("too many inputs", expected=f"{len(names)}: {', '.join(names)}", found=len(given))

@@ -9,21 +9,23 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from hypothesis import strategies as st
 
 import accord.ops.catalog  # noqa: F401  registers shape rules
 from accord.backends.cpu import CpuBackend
 from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
 from accord.backends.cpu.jit import KERNEL_TYPE
 from accord.backends.cpu.program import address_of
-from accord.backends.protocol import Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import Expr
 from accord.ir import dims as D
 from accord.ir.facts import FactTable
 from accord.ir.infer import Analyzer
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access
 
-__all__ = ["access_of", "empty_like", "laid_out", "run_node", "view_of"]
+__all__ = ["access_of", "empty_like", "laid_out", "layouts", "run_node", "values", "view_of"]
 
 Array = Any
 Select = Callable[[NodeView], "Kernel | Reason"]
@@ -77,6 +79,42 @@ def view_of(proto: onnx.ModelProto, arrays: Mapping[str, Array] | None = None) -
     return NodeView(node, analyzer, {v: access_of(a) for v in values if (a := (arrays or {}).get(v.name)) is not None})
 
 
+def check_untouched(array: Array) -> None:
+    """Fail if something was written beside the elements of an array that :func:`empty_like` made."""
+    memory = array
+    while memory.base is not None:
+        memory = memory.base
+    memory = memory.reshape(-1)
+    beside = np.ones(memory.shape, bool)
+    start = (array.ctypes.data - memory.ctypes.data) // array.itemsize
+    own = np.lib.stride_tricks.as_strided(
+        beside[start:], array.shape, tuple(s // array.itemsize * beside.itemsize for s in array.strides)
+    )
+    own[...] = False
+    np.testing.assert_array_equal(memory[beside], poison(array.dtype), "written beside the output")
+
+
+def values(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    """The same values for the same shape, so that an example that failed can be repeated."""
+    dtype = np.dtype(dtype)
+    rng = np.random.default_rng(shape)
+    if dtype.kind == "b":
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+@st.composite
+def layouts(draw, rank: int):
+    """An order of axes and gaps after each: mostly channels-last."""
+    last = (0, *range(2, rank), 1) if rank > 1 else (0,)
+    order = draw(st.sampled_from([last, last, last, tuple(range(rank))]) | st.permutations(range(rank)).map(tuple))
+    gaps = draw(st.just(()) | st.tuples(*[st.integers(0, 2)] * rank))
+    return order, gaps
+
+
 def run_node(
     proto: onnx.ModelProto,
     feeds: Mapping[str, Array],
@@ -92,7 +130,7 @@ def run_node(
     Args:
         proto: A model of one node.
         feeds: Inputs by name; their strides are those that the kernel is told.
-        outputs: An array for each output that has a name; its strides are the output's.
+        outputs: An array for each output that has a name, made by :func:`empty_like`; its strides are the output's.
         select: Makes the kernel; default: the backend's table.
         epilogue: Expression and extras (element type, array that broadcasts to the output).
         sizes: Values of the symbols that the model's shapes name.
@@ -120,7 +158,8 @@ def run_node(
         value = node.inputs[i]
         assert value is not None
         if i in kernel.constants:
-            arrays.append(kernel.constants[i])
+            constant = kernel.constants[i]
+            arrays.append(constant() if callable(constant) else constant)
         elif value.const_value is not None:
             arrays.append(np.ascontiguousarray(value.const_value.numpy()))
         else:
@@ -143,4 +182,6 @@ def run_node(
             function(params.ctypes.data, pointers.ctypes.data, int(first), int(last), k % THREADS)
         if params[-1]:
             raise IndexError("the kernel refused its data")
+    for array in outputs:
+        check_untouched(array)
     return kernel

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import Options
 from builders import model, node
 
 SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 PLUGIN = """
 from accord.backends.protocol import Backend, HostKernel
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 
 class Doubler(HostKernel):
     name = "doubler"

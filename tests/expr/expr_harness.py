@@ -10,7 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from accord.backends.cpu.jit import compile_function, machine
+from accord.backends.cpu.compiler import initialise
+from accord.backends.cpu.jit import compile_function
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.expr.lang import Expr, topological
@@ -132,9 +133,7 @@ def compile_elementwise(
 
 def assembly(text: str, cpu: str, features: str) -> list[str]:
     """The instructions that LLVM makes of a module for a processor."""
-    import llvmlite.binding as llvm
-
-    machine()  # initialises LLVM
+    llvm = initialise()
     target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
     target_machine = target.create_target_machine(cpu=cpu, features=features, opt=3, codemodel="jitdefault", jit=True)
     module = llvm.parse_assembly(text)

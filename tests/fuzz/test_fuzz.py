@@ -8,11 +8,10 @@ import time
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 
 from accord.ir import dims as D
-from accord.ir.facts import OptionalFact, SequenceFact, TensorFact
+from accord.plan.types import OptionalType, SequenceType, TensorType
 
 from . import run as command
 from .mutate import BYTES, STRUCTURE, mutant
@@ -83,14 +82,14 @@ def test_a_killed_worker_is_a_crash(tmp_path, seeds):
 
 def test_generated_inputs_fit_the_facts():
     n = D.symbol("n")
-    matrix = TensorFact(ir.DataType.FLOAT, (n, 3))
+    matrix = TensorType("float", np.dtype(np.float32), (n, 3))
     first, second, text, many, flags = inputs(
         [
             matrix,
-            TensorFact(ir.DataType.INT64, (n,)),
-            TensorFact(ir.DataType.STRING, (2,)),
-            SequenceFact(matrix),
-            TensorFact(ir.DataType.BOOL, ()),
+            TensorType("int64", np.dtype(np.int64), (n,)),
+            TensorType("string", np.dtype(object), (2,)),
+            SequenceType(matrix),
+            TensorType("bool", np.dtype(np.bool_), ()),
         ],
         seed=1,
     )
@@ -99,6 +98,6 @@ def test_generated_inputs_fit_the_facts():
     assert (first.dtype, second.dtype, flags.dtype) == (np.float32, np.int64, np.bool_)
     assert [type(s) for s in text] == [str, str]
     assert [a.shape for a in many] == [first.shape] * 2
-    assert inputs([OptionalFact(None)], seed=1) == [None]
+    assert inputs([OptionalType(None)], seed=1) == [None]
     with pytest.raises(TooLargeError):
-        inputs([TensorFact(ir.DataType.FLOAT, (2**40,))], seed=1)
+        inputs([TensorType("float", np.dtype(np.float32), (2**40,))], seed=1)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from accord.errors import AccordError
-from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact
+from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
 
 STAGES = ("load", "compile", "run")
 #: Elements of an input that is still generated.
@@ -53,7 +53,7 @@ def execute(data: bytes, stage: str, reference: bool, reached: list[str]) -> Non
     """Load ``data``, and by ``stage`` compile and run it; each stage that is begun is added to ``reached``."""
     from accord.model.load import load_model
     from accord.runtime.model import Model
-    from accord.runtime.pipeline import Options
+    from accord.runtime.options import Options
 
     reached.append("load")
     load_model(data)
@@ -65,7 +65,7 @@ def execute(data: bytes, stage: str, reference: bool, reached: list[str]) -> Non
         return
     reached.append("run")
     plan = model.compiled.plan
-    model(*inputs([plan.slots[i].fact for i in plan.inputs], zlib.crc32(data)))
+    model(*inputs([plan.slots[i].type for i in plan.inputs], zlib.crc32(data)))
 
 
 def trial(data: bytes, stage: str = "run", *, reference: bool = False) -> Outcome:
@@ -97,22 +97,22 @@ def _place(error: BaseException) -> str:
     return f"{'/'.join(Path(last.filename).parts[-3:])}:{last.lineno} {last.name}"
 
 
-def inputs(facts: list[Fact], seed: int) -> list:
+def inputs(facts: list[ValueType], seed: int) -> list:
     """A value for each fact; one size for each symbol."""
     rng = np.random.default_rng(seed)
     sizes: dict[str, int] = {}
     return [_value(fact, rng, sizes) for fact in facts]
 
 
-def _value(fact: Fact, rng: np.random.Generator, sizes: dict[str, int]):
-    if isinstance(fact, SequenceFact):
+def _value(fact: ValueType, rng: np.random.Generator, sizes: dict[str, int]):
+    if isinstance(fact, SequenceType):
         if fact.element is None:
             raise TooLargeError
-        nested = isinstance(fact.element, SequenceFact)  # which doubles the number of arrays on each level
+        nested = isinstance(fact.element, SequenceType)  # which doubles the number of arrays on each level
         return [_value(fact.element, rng, sizes) for _ in range(1 if nested else 2)]
-    if isinstance(fact, OptionalFact):
+    if isinstance(fact, OptionalType):
         return None if fact.element is None or rng.random() < 0.3 else _value(fact.element, rng, sizes)
-    if not isinstance(fact, TensorFact):
+    if not isinstance(fact, TensorType):
         raise TooLargeError
     shape = []
     for d in fact.shape if fact.shape is not None else (2,) * int(rng.integers(0, 4)):
@@ -122,7 +122,7 @@ def _value(fact: Fact, rng: np.random.Generator, sizes: dict[str, int]):
         count *= max(d, 1)
     if count > MAX_ELEMENTS:
         raise TooLargeError
-    return _array(fact.dtype or ir.DataType.FLOAT, shape, rng)
+    return _array(ir.DataType[(fact.name or "float").upper()], shape, rng)
 
 
 def _array(dtype: ir.DataType, shape: list[int], rng: np.random.Generator) -> np.ndarray:

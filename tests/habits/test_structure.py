@@ -14,13 +14,13 @@ PACKAGE = ROOT / "src" / "accord"
 
 #: Rooms from the lowest to the highest (docs/layout.md); a room imports from those before it and from itself.
 ROOMS = [
-    ["errors"],
+    ["errors", "storage"],
     ["ir"],
     ["contract"],
     ["ops"],
     ["model"],
-    ["passes"],
     ["expr"],
+    ["passes"],
     ["backends"],
     ["placement"],
     ["plan"],

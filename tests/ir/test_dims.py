@@ -127,6 +127,15 @@ def test_broadcast_is_flat_and_integers_decide() -> None:
     assert D.broadcast(0, a) == 0
 
 
+def test_broadcast_of_a_size_and_its_minimum() -> None:
+    """min(512, s) cannot be broadcast to an s beyond 512; min(1, s) can."""
+    s, t = D.symbol("s"), D.symbol("t")
+    assert D.broadcast(D.minimum(512, s), s) == s
+    assert D.broadcast(s, t, D.minimum(512, s)) == D.broadcast(s, t)
+    assert D.broadcast(D.minimum(512, s), t) != t
+    assert D.broadcast(D.minimum(1, s), s) != s
+
+
 def test_quotients_simplify() -> None:
     a, b, c = SYMBOLS
     assert D.floordiv(a * b * c, a * b) == c

@@ -127,7 +127,7 @@ def test_window_sizes_have_one_form() -> None:
 
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "pads"),
-    [(7, 2, 2, (0, 0)), (6, 3, 2, (1, 1)), (4, 2, 3, (1, 1)), (10, 3, 4, (0, 2)), (5, 5, 2, (2, 2))],
+    [(7, 2, 2, (0, 0)), (6, 3, 2, (1, 1)), (4, 2, 3, (1, 1)), (10, 3, 4, (0, 2)), (5, 5, 2, (2, 2)), (5, 1, 1, (0, 1))],
 )
 def test_ceil_mode_leaves_out_windows_in_the_padding(
     size: int, kernel: int, stride: int, pads: tuple[int, int]
@@ -230,7 +230,8 @@ def ir_scalar_shape() -> TensorFact:
         ("Abs", [ints(N, -3)], {}, (N, 3)),
         ("Equal", [ints(N, 4), ints(-1)], {}, (0, 0)),
         ("Equal", [scalar(N), scalar(N)], {}, (1,)),
-        ("Equal", [scalar(N), scalar(1)], {}, None),
+        ("Equal", [scalar(N), scalar(1)], {}, (D.maximum(1 - D.maximum(N - 1, 1 - N), 0),)),
+        ("Less", [scalar(N), scalar(4)], {}, (D.minimum(D.maximum(4 - N, 0), 1),)),
         ("Less", [scalar(N), scalar(N + 1)], {}, (1,)),
         ("GreaterOrEqual", [scalar(N), scalar(0)], {}, (1,)),
         ("LessOrEqual", [scalar(N + 1), scalar(N)], {}, (0,)),

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from accord.errors import ExecutionError, InputError
 from accord.runtime.growth import refuse_growth
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import Options
 
 node = helper.make_node
 INT64 = TensorProto.INT64

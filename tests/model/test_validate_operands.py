@@ -13,7 +13,7 @@ from accord.ir.facts import FactTable
 from accord.model.load import load_model
 from accord.model.operands import check_operands, declared_outputs
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import Options
 
 node = helper.make_node
 BOOL, INT64, DOUBLE = TensorProto.BOOL, TensorProto.INT64, TensorProto.DOUBLE

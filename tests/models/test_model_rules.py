@@ -7,7 +7,7 @@ from models_harness import ALL, check, content, marked
 
 from accord.passes.phases import rule_names
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import Options
 
 #: Together they meet every rule.
 QUICK = ("pp-ocr-cls", "silero-vad", "shufflenet")

@@ -7,7 +7,8 @@ import onnx
 import pytest
 from models_harness import ALL, QUICK, check, content, marked, peer
 
-from accord.runtime.pipeline import STAGES, Options, compile_model
+from accord.runtime.options import Options
+from accord.runtime.pipeline import STAGES, compile_model
 from accord.runtime.save import save_stage
 from builders import model, node
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from models_harness import ALL, HUGE, QUICK, check, content, marked
 
-from accord.passes.phases import MAX_LEVEL
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import MAX_LEVEL, Options
 
 
 @pytest.mark.parametrize(

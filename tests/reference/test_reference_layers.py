@@ -41,7 +41,7 @@ def test_normalisations(batch: int, channels: int, spatial: list[int], data: st.
     training = data.draw(st.booleans())
     batch_inputs = [x, scale, bias, mean, np.abs(variance)]
     options = {"training_mode": int(training), "momentum": 0.8}
-    assert_agrees("BatchNormalization", batch_inputs, 3 if training else 1, opset=15, **options, **epsilon)
+    assert_agrees("BatchNormalization", batch_inputs, 3 if training else 1, opset=15, atol=1e-4, **options, **epsilon)
     assert_agrees("InstanceNormalization", [x, scale, bias], opset=6, atol=1e-4, **epsilon)
     layer = [x, gain, data.draw(st.sampled_from([None, shift]))]
     assert_agrees("LayerNormalization", layer, 3, opset=17, rtol=1e-3, atol=1e-3, axis=axis, **epsilon)

@@ -7,7 +7,7 @@ import pytest
 
 from accord.errors import AccordError, InputError
 from accord.runtime.model import Model
-from accord.runtime.pipeline import Options
+from accord.runtime.options import Options
 from builders import model, node
 
 F, I64 = np.float32, np.int64
@@ -161,7 +161,7 @@ def test_sizes_that_data_decide():
     np.testing.assert_array_equal(m(three, three)[0], [[0, 2, 4]])
     with pytest.raises(AccordError) as caught:
         m(three, four)
-    assert caught.value.op == "Add"
+    assert caught.value.op is not None and "Add" in caught.value.op
 
 
 def test_a_branch_that_is_not_taken_is_not_checked():
@@ -175,7 +175,7 @@ def test_a_branch_that_is_not_taken_is_not_checked():
     np.testing.assert_array_equal(m(np.array(False), a, b)[0], -a)
     with pytest.raises(AccordError) as caught:
         m(np.array(True), a, b)
-    assert caught.value.op == "Add"
+    assert caught.value.op is not None and "Add" in caught.value.op
 
 
 def test_known_sizes_state_nothing():

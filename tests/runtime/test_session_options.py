@@ -233,7 +233,8 @@ def test_custom_operator_libraries_are_refused() -> None:
 # profiling
 
 
-def test_profiling(tmp_path: Path) -> None:
+def test_profiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCORD_CACHE", "off")  # a stored plan has no stages
     options = accord.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "trace")

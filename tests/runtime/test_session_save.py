@@ -16,7 +16,8 @@ from session_harness import X
 import accord
 from accord.errors import AccordError, InputError
 from accord.runtime import save
-from accord.runtime.pipeline import STAGES, Options, compile_model
+from accord.runtime.options import Options
+from accord.runtime.pipeline import STAGES, compile_model
 
 TEXT = """<ir_version: 8, opset_import: ["":17]> g (float[N,3] x, bool flag) => (float[N,3] y)
 <float[3] w = {1,2,3}> {

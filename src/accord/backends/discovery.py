@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from importlib.metadata import entry_points
 
 from accord.backends.protocol import Backend
 from accord.errors import BackendError
 
-__all__ = ["GROUP", "available_backends", "backends_for"]
+__all__ = ["GROUP", "available_backends", "backend_named", "backends_for"]
 
 GROUP = "accord.backends"
+_OWN = frozenset({"cpu", "reference", "null"})
 
 
 @functools.cache
@@ -38,6 +40,22 @@ def available_backends() -> dict[str, Backend]:
             raise BackendError(f"two packages provide a backend '{backend.name}'", remedy="Uninstall one of them.")
         found[backend.name] = backend
     return found
+
+
+def backend_named(name: str) -> Backend:
+    """The backend ``name``; Accord's own are found without looking through all installed packages.
+
+    Raises:
+        BackendError: there is none.
+    """
+    if name in _OWN:
+        backend = importlib.import_module(f"accord.backends.{name}").backend
+        assert isinstance(backend, Backend)
+        return backend
+    known = available_backends()
+    if name not in known:
+        raise BackendError(f"no backend '{name}'", expected=f"one of {', '.join(known)}")
+    return known[name]
 
 
 def backends_for(device: str, *, reference_only: bool = False) -> list[Backend]:

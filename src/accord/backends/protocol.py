@@ -19,32 +19,36 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import onnx_ir as ir
 
+from accord.errors import CompileError
 from accord.ir.dims import DimLike
-from accord.ir.facts import Fact, TensorFact
-from accord.ir.infer import Analyzer, Inference
-from accord.ir.patch import Reason
-from accord.ir.strides import Access, Order, contiguous
+from accord.ir.reason import Reason
+from accord.ir.strides import Access, Order
+
+if TYPE_CHECKING:
+    from accord.backends.view import NodeView
 
 __all__ = [
     "Alias",
     "Arrangement",
     "Backend",
+    "Constant",
     "HostKernel",
     "Kernel",
     "Launch",
     "NativeKernel",
-    "NodeView",
     "Phase",
     "Program",
+    "StoredCodeError",
     "ViewKernel",
 ]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+#: An array, or what makes it when the plan is built: packing weights takes time, and kernels are chosen more than once.
+Constant: TypeAlias = "Array | Callable[[], Array]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,13 @@ class Alias:
 
     Attributes:
         input: Number of the input.
-        access: How the output lies, relative to the start of the input's memory.
+        access: How the output lies, relative to where the input's address points.
+        whole: The output has each element of the input exactly once.
     """
 
     input: int
     access: Access
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,63 +71,21 @@ class Arrangement:
     """How a node wants its operands to lie in memory.
 
     Attributes:
-        inputs: The order of axes that an input must have, without gaps; None where any strides will do. Missing ones at
-            the end are None.
-        outputs: The order of axes of an output, or the input that it aliases; None is row-major. The plan may leave
-            gaps between the elements of an ordered output, but never along its innermost axis of more than one element.
-            Missing ones at the end are None.
+        inputs: The order of axes that an input must have, without gaps; None where anything will do that ``strided``
+            allows. Missing ones at the end are None.
+        outputs: The order of axes of an output, or the input that it aliases; None is row-major. Gaps that
+            the plan leaves are never along the innermost axis of more than one element. Missing ones at the end are
+            None.
+        strided: Inputs may have any strides and outputs may have gaps. If not, all inputs are brought into row-major
+            order and no output gets gaps.
+        joins: Output 0 is the inputs one after the other along this axis. An input that is made for this alone may be
+            written to its place at once; the kernel then finds it in :attr:`accord.backends.view.NodeView.placed`.
     """
 
     inputs: tuple[Order | None, ...] = ()
     outputs: tuple[Order | Alias | None, ...] = ()
-
-
-class NodeView(Inference):
-    """A node as a backend sees it: attributes and facts of inputs, facts of outputs too, and how both lie in memory.
-
-    Args:
-        node: The node.
-        analyzer: Facts.
-        layouts: How values lie; those that are not in it are row-major.
-    """
-
-    def __init__(self, node: ir.Node, analyzer: Analyzer, layouts: Mapping[ir.Value, Access] | None = None) -> None:
-        super().__init__(node, analyzer)
-        self.outputs: tuple[Fact, ...] = tuple(analyzer.facts.get(o) for o in node.outputs)
-        self.layouts: Mapping[ir.Value, Access] = {} if layouts is None else layouts
-
-    def access(self, index: int) -> Access:
-        """How input ``index`` lies in memory, counted from where its operand's address points.
-
-        Raises:
-            ValueError: its rank is not known.
-        """
-        return self._access(self.node.inputs[index], self.tensor(index))
-
-    def output_access(self, index: int = 0) -> Access:
-        """How output ``index`` lies in memory, counted from where its operand's address points.
-
-        Raises:
-            ValueError: its rank is not known.
-        """
-        return self._access(self.node.outputs[index], self.output(index))
-
-    def _access(self, value: ir.Value | None, fact: TensorFact) -> Access:
-        known = self.layouts.get(value) if value is not None else None
-        if known is not None:
-            return known
-        if fact.shape is None:
-            raise ValueError("a tensor of unknown rank has no strides")
-        return Access(contiguous(fact.shape))
-
-    def output(self, index: int = 0) -> TensorFact:
-        """Fact of output ``index`` as a tensor; unknown in all parts where it is none."""
-        fact = self.outputs[index] if index < len(self.outputs) else None
-        return fact if isinstance(fact, TensorFact) else TensorFact(None, None)
-
-    def function(self) -> ir.Function | None:
-        """The model-local function that the node calls, if it does."""
-        return self.analyzer.functions.get(self.node.op_identifier())
+    strided: bool = False
+    joins: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +113,10 @@ class HostKernel(ABC):
 
         Called from several threads at once; it keeps no state.
         """
+
+    def prepare(self) -> None:
+        """Have all machine code that :meth:`run` needs; does nothing by default."""
+        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +178,7 @@ class NativeKernel:
     name: str
     phases: tuple[Phase, ...]
     reads: tuple[int, ...]
-    constants: dict[int, Array] = field(default_factory=dict)
+    constants: Mapping[int, Constant] = field(default_factory=dict)
     in_place: tuple[tuple[int, int], ...] = ()
     workspace: DimLike = 0
     flops: DimLike = 0
@@ -234,6 +202,10 @@ class NativeKernel:
 Kernel: TypeAlias = ViewKernel | HostKernel | NativeKernel
 
 
+class StoredCodeError(CompileError):
+    """Machine code that a stored plan counts on is gone; the model has to be compiled again. Never seen by users."""
+
+
 class Program(ABC):
     """A run of consecutive native steps, ready to be started with one call."""
 
@@ -244,6 +216,15 @@ class Program(ABC):
         Returns:
             -1, or the number of the first phase that met a value it must refuse (an index outside its axis).
         """
+
+    def run_timed(self, seconds: Array) -> int:
+        """As :meth:`run`, and measures each phase.
+
+        Args:
+            seconds: Receives one float64 for each phase: how long it took. NaN where the backend cannot tell.
+        """
+        seconds.fill(np.nan)
+        return self.run()
 
 
 class Backend(ABC):
@@ -265,6 +246,14 @@ class Backend(ABC):
     def select(self, view: NodeView) -> Kernel | Reason:
         """The kernel for a node, or why there is none."""
 
+    def select_late(self, view: NodeView) -> Kernel | Reason:
+        """A kernel for a node for which :meth:`select` gave one whose sizes are only known after other steps ran.
+
+        It is a :class:`HostKernel`; by default there is none.
+        """
+        del view
+        return Reason("sizes depend on data")
+
     def arrange(self, view: NodeView) -> Arrangement:
         """How the operands of a node should lie; row-major by default. ``view`` tells how its inputs lie.
 
@@ -273,13 +262,30 @@ class Backend(ABC):
         del view
         return Arrangement()
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+    def fuses(self, root: NodeView) -> Reason | None:
+        """None if the backend computes elementwise operators together with ``root``, on its results; or why not.
+
+        They then reach :meth:`select` as one call of a model-local function in domain
+        :data:`~accord.ir.reason.FUSED_DOMAIN`, the root first in its body.
+        """
+        return Reason(f"{self.name} computes nothing together with {root.node.op_type}")
+
+    def joins(self, nodes: Sequence[NodeView]) -> Reason | None:
+        """None if the backend makes one kernel of connected ``nodes``, which are in graph order; or why not.
+
+        They then reach :meth:`select` as one call, as for :meth:`fuses`.
+        """
+        del nodes
+        return Reason(f"{self.name} joins no operators")
+
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """Prepare consecutive phases.
 
         Args:
             launches: Phase and start parameters, in order.
             operands: For each phase an int64 array with the addresses of its operands; the caller changes
                 the addresses between runs.
+            threads: Most threads that may work on one phase; each gets a number below it, for its scratch memory.
         """
         raise TypeError(f"backend '{self.name}' has no native kernels")
 
@@ -288,5 +294,9 @@ class Backend(ABC):
         return np.empty(shape, dtype)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:
-        """Compile ``kernels`` ahead of the first run; does nothing by default."""
+        """Compile what ``kernels`` need, ahead of the first run; does nothing by default.
+
+        Raises:
+            CompileError: machine code could not be generated.
+        """
         del kernels

@@ -72,7 +72,7 @@ def command(
     All runtimes get the same inputs and number of threads; their outputs are compared first; their runs alternate, so
     that what else the machine does meets all of them. A ratio above 1 means that Accord is faster.
     """
-    from accord.runtime.pipeline import thread_count
+    from accord.runtime.options import thread_count
 
     screen: Screen = ctx.obj
     peers = _peers(against)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from accord.runtime.model import Model
-    from accord.runtime.pipeline import Options
+    from accord.runtime.options import Options
 
 __all__ = [
     "Choices",
@@ -222,7 +222,7 @@ class Choices:
         Raises:
             click.UsageError: an unknown rule.
         """
-        from accord.runtime.pipeline import Options
+        from accord.runtime.options import Options
 
         for rule in self.disabled_rules:
             check_rule("--disable-rule", rule)

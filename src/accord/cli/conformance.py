@@ -124,7 +124,7 @@ def _run(case: Case, choices: Choices) -> dict[str, Any]:
     try:
         proto = case.model()
         compiled = Model(proto, choices.options())
-        result["steps"] = backend_counts(compiled.compiled.plan)
+        result["steps"] = backend_counts(compiled.plan)
         for inputs, expected in case.data(proto):
             actual = list(AccordRep(compiled).run(inputs))
             result["random"] |= judge(expected, actual, case.rtol, case.atol, random=is_random(proto))

@@ -80,7 +80,7 @@ def command(
         _make_folder(dump)
     stages = _Stages(dump)
     compiled = choices.compile(model, screen, on_stage=stages.record)
-    plan, log = compiled.compiled.plan, compiled.compiled.log
+    plan, log = compiled.plan, compiled.compiled.log
     memory = _memory(compiled, shape, seed)
     data: dict[str, Any] = {
         "model": str(model),
@@ -221,7 +221,7 @@ def _memory(model: Model, shapes: tuple[str, ...], seed: int) -> dict[str, Any] 
         return None
     given = {name: list(value.shape) for name, value in feed.items() if hasattr(value, "shape")}
     nbytes = model.memory(given)
-    plan = model.compiled.plan
+    plan = model.plan
     plans = list(all_plans(plan))
     nbytes["constants"] = sum(array.nbytes for p in plans for array in p.constants.values())
     shared = sum(1 for p in plans for i, slot in enumerate(p.slots) if slot.root != i)

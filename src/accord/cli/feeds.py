@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from accord.cli.common import closest, wrong_use
 from accord.ir import dims as D
-from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact
+from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
 from accord.runtime.model import Model
 
 __all__ = ["Feed", "make_feed", "sizable"]
@@ -52,38 +52,38 @@ def make_feed(model: Model, given: Sequence[str] = (), shapes: Sequence[str] = (
     Raises:
         click.UsageError: a text of another form, an unknown name, a missing or damaged file, a shape that does not fit.
     """
-    plan = model.compiled.plan
-    facts = {info.name: plan.slots[i].fact for info, i in zip(model.inputs, plan.inputs, strict=True)}
+    plan = model.plan
+    types = {info.name: plan.slots[i].type for info, i in zip(model.inputs, plan.inputs, strict=True)}
     optional = {plan.slots[i].name for i in plan.defaults}
     feed = Feed()
     for text in given:
         name, value = _split(text, "--input", "FILE.npy")
-        if name not in facts:
-            raise wrong_use(f"the model has no input '{name}'.{closest(name, list(facts))}")
-        feed[name], feed.sources[name] = _read(name, value, facts[name])
+        if name not in types:
+            raise wrong_use(f"the model has no input '{name}'.{closest(name, list(types))}")
+        feed[name], feed.sources[name] = _read(name, value, types[name])
     env: dict[str, int] = {}
-    wanted = _parse_shapes(shapes, facts, env)
+    wanted = _parse_shapes(shapes, types, env)
     for name, value in feed.items():
         if isinstance(value, np.ndarray):
-            _bind(facts[name], value.shape, env)
+            _bind(types[name], value.shape, env)
     for name, shape in wanted.items():
-        _bind(facts[name], shape, env)
+        _bind(types[name], shape, env)
     rng = np.random.default_rng(seed)
-    for name, fact in facts.items():
+    for name, kind in types.items():
         if name not in feed and (name not in optional or name in wanted):
-            feed[name] = _random(name, fact, wanted.get(name), env, feed.assumed, rng)
+            feed[name] = _random(name, kind, wanted.get(name), env, feed.assumed, rng)
             feed.sources[name] = "random"
     return feed
 
 
 def sizable(model: Model) -> list[str]:
     """What ``--shape`` can name in ``model``: inputs and symbolic sizes."""
-    plan = model.compiled.plan
-    return [info.name for info in model.inputs] + _symbols(plan.slots[i].fact for i in plan.inputs)
+    plan = model.plan
+    return [info.name for info in model.inputs] + _symbols(plan.slots[i].type for i in plan.inputs)
 
 
-def _symbols(facts: Iterable[Fact]) -> list[str]:
-    return sorted({s for f in facts for d in _shape(f) or () for s in D.symbols_of(d)})
+def _symbols(types: Iterable[ValueType]) -> list[str]:
+    return sorted({s for f in types for d in _shape(f) or () for s in D.symbols_of(d)})
 
 
 def _split(text: str, option: str, form: str) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def _split(text: str, option: str, form: str) -> tuple[str, str]:
 # files and literals
 
 
-def _read(name: str, text: str, fact: Fact) -> tuple[Any, str]:
+def _read(name: str, text: str, kind: ValueType) -> tuple[Any, str]:
     path = Path(text)
     if path.is_dir():
         raise wrong_use(f"--input {name}={text}: this is a folder; a .npy file is needed.")
@@ -106,7 +106,7 @@ def _read(name: str, text: str, fact: Fact) -> tuple[Any, str]:
         literal = json.loads(text)
     except ValueError:
         raise wrong_use(f"--input {name}={text}: there is no such file.") from None
-    dtype = fact.dtype.numpy() if isinstance(fact, TensorFact) and fact.dtype is not None else None
+    dtype = kind.dtype if isinstance(kind, TensorType) else None
     try:
         return np.asarray(literal, dtype), "literal"
     except (ValueError, TypeError, OverflowError) as error:
@@ -127,9 +127,11 @@ def _load(path: Path, option: str) -> np.ndarray[Any, Any]:
 # shapes
 
 
-def _parse_shapes(texts: Sequence[str], facts: Mapping[str, Fact], env: dict[str, int]) -> dict[str, tuple[int, ...]]:
+def _parse_shapes(
+    texts: Sequence[str], types: Mapping[str, ValueType], env: dict[str, int]
+) -> dict[str, tuple[int, ...]]:
     """Shapes by input; symbolic sizes that were given go to ``env``."""
-    symbols = _symbols(facts.values())
+    symbols = _symbols(types.values())
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, value = _split(text, "--shape", "1x3x224x224")
@@ -139,21 +141,21 @@ def _parse_shapes(texts: Sequence[str], facts: Mapping[str, Fact], env: dict[str
             raise wrong_use(f"--shape {text}: sizes are integers with x between, as in 1x3x224x224.") from None
         if any(n < 0 for n in sizes):
             raise wrong_use(f"--shape {text}: a size is negative.")
-        if name in facts:
-            shapes[name] = _checked(name, facts[name], sizes)
+        if name in types:
+            shapes[name] = _checked(name, types[name], sizes)
         elif name in symbols and len(sizes) == 1:
             env[name] = sizes[0]
         else:
-            raise wrong_use(f"--shape {text}: no input or size '{name}'.{closest(name, [*facts, *symbols])}")
+            raise wrong_use(f"--shape {text}: no input or size '{name}'.{closest(name, [*types, *symbols])}")
     return shapes
 
 
-def _shape(fact: Fact) -> D.Shape | None:
-    return fact.shape if isinstance(fact, TensorFact) else None
+def _shape(kind: ValueType) -> D.Shape | None:
+    return kind.shape if isinstance(kind, TensorType) else None
 
 
-def _checked(name: str, fact: Fact, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    declared = _shape(fact)
+def _checked(name: str, kind: ValueType, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    declared = _shape(kind)
     if declared is None:
         return sizes
     fits = len(declared) == len(sizes) and all(
@@ -165,8 +167,8 @@ def _checked(name: str, fact: Fact, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes
 
 
-def _bind(fact: Fact, sizes: Sequence[int], env: dict[str, int]) -> None:
-    for d, n in zip(_shape(fact) or (), sizes, strict=False):
+def _bind(kind: ValueType, sizes: Sequence[int], env: dict[str, int]) -> None:
+    for d, n in zip(_shape(kind) or (), sizes, strict=False):
         if not isinstance(d, int):
             env.setdefault(str(d), n)
 
@@ -192,20 +194,20 @@ def _concrete(name: str, shape: D.Shape | None, env: dict[str, int], assumed: di
 
 def _random(
     name: str,
-    fact: Fact,
+    kind: ValueType,
     wanted: tuple[int, ...] | None,
     env: dict[str, int],
     assumed: dict[str, int],
     rng: np.random.Generator,
 ) -> Any:
-    if isinstance(fact, OptionalFact) and fact.element is not None:
-        return _random(name, fact.element, wanted, env, assumed, rng)
-    if isinstance(fact, SequenceFact) and fact.element is not None:
-        return [_random(name, fact.element, wanted, env, assumed, rng) for _ in range(_SEQUENCE_LENGTH)]
-    if not isinstance(fact, TensorFact) or fact.dtype is None:
-        raise wrong_use(f"input '{name}' is {fact}: it cannot be made up; run the model from Python.")
-    shape = wanted if wanted is not None else _concrete(name, fact.shape, env, assumed)
-    return _values(fact.dtype, shape, rng)
+    if isinstance(kind, OptionalType) and kind.element is not None:
+        return _random(name, kind.element, wanted, env, assumed, rng)
+    if isinstance(kind, SequenceType) and kind.element is not None:
+        return [_random(name, kind.element, wanted, env, assumed, rng) for _ in range(_SEQUENCE_LENGTH)]
+    if not isinstance(kind, TensorType) or kind.name is None:
+        raise wrong_use(f"input '{name}' is {kind}: it cannot be made up; run the model from Python.")
+    shape = wanted if wanted is not None else _concrete(name, kind.shape, env, assumed)
+    return _values(ir.DataType[kind.name.upper()], shape, rng)
 
 
 def _values(dtype: ir.DataType, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -82,7 +82,7 @@ def command(
     saved = _save(output, [(f["name"], f.pop("value")) for f in fields]) if output is not None else []
     for field in fields:
         field.pop("value", None)
-    plan = compiled.compiled.plan
+    plan = compiled.plan
     given = [{"name": n, "dtype": _dtype(v), "shape": _shape(v), "from": feed.sources[n]} for n, v in feed.items()]
     data = {
         "model": str(model),

@@ -382,6 +382,10 @@ def broadcast(*args: DimLike) -> DimLike:
             continue
         inner = _single_call(a, "broadcast")
         items.update(dict.fromkeys(inner.args if inner is not None else (a,)))
+    for a in tuple(items):
+        c = upper_bound(a)
+        if c is not None and c >= 2 and any(b != a and minimum(c, b) == a for b in items):
+            del items[a]  # min(c, b) is b, or a size that cannot be broadcast to b
     if len(items) <= 1:
         return next(iter(items), 1)
     return _atom(_Call("broadcast", tuple(sorted(items, key=_sort_key))))

@@ -9,7 +9,6 @@ folds as facts are made.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ import onnx_ir as ir
 
 from accord.errors import ModelTypeError
 from accord.ir import dims as D
+from accord.ir.agreement import Agreement
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import (
     UNKNOWN,
@@ -29,7 +29,7 @@ from accord.ir.facts import (
     to_numpy,
 )
 
-__all__ = ["Agreement", "Analyzer", "Evaluator", "Inference", "ShapeRule", "op_name", "rule"]
+__all__ = ["Analyzer", "Evaluator", "Inference", "ShapeRule", "op_name", "rule"]
 
 ShapeRule: TypeAlias = "Callable[[Inference], Sequence[Fact]]"
 _RULES: dict[tuple[str, str], ShapeRule] = {}
@@ -50,27 +50,6 @@ def rule(*names: str, domain: str = "") -> Callable[[_R], _R]:
 def op_name(node: ir.Node) -> str:
     """``Conv`` or ``domain::Name``: how an operator is written in messages."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Two sizes that a shape rule takes to agree although only a run can tell.
-
-    Attributes:
-        size: A size.
-        other: One that it must equal.
-        what: "inner sizes", in the plural, for messages.
-        ones: ``other`` may be 1 as well: it is broadcast.
-    """
-
-    size: DimLike
-    other: DimLike
-    what: str
-    ones: bool = False
-
-    def holds(self, size: int, other: int) -> bool:
-        """True if these values agree."""
-        return size == other or (self.ones and other == 1)
 
 
 class Inference:
@@ -299,6 +278,15 @@ class Analyzer:
         return list(chosen(context)) if chosen is not None else _onnx_inference(context)
 
     def _infer_call(self, call: ir.Node, function: ir.Function) -> list[Fact]:
+        inner = self.enter(call, function)
+        return [inner.facts.get(o) for o in function.outputs]
+
+    def enter(self, call: ir.Node, function: ir.Function) -> Analyzer:
+        """The facts inside ``function`` for the inputs of ``call``.
+
+        Raises:
+            ModelTypeError: the inputs contradict an operator of the body.
+        """
         name = next((o.name for o in call.outputs if o.name), None) or call.name or self.facts.label(call)
         # What the call leaves out has the function's default; what the call itself refers to is the caller's.
         attributes = {k: a for k, a in function.attributes.items() if not a.is_ref() and a.value is not None}
@@ -318,7 +306,7 @@ class Analyzer:
         for i, parameter in enumerate(function.inputs):
             inner.facts[parameter] = self.facts.get(call.inputs[i]) if i < len(call.inputs) else UNKNOWN
         inner.infer_graph(function)
-        return [inner.facts.get(o) for o in function.outputs]
+        return inner
 
     def _fold(self, context: Inference, outputs: list[Fact], evaluator: Evaluator) -> list[Fact]:
         """Replace facts of small outputs by constants where every input is constant and small."""

@@ -1,8 +1,8 @@
-"""Patch and Reason: what a rewrite rule returns.
+"""Patch: what a rewrite rule returns.
 
 A rule never changes the graph. It looks at one node and returns a :class:`Patch` (new nodes and which old values they
-replace), a :class:`Reason` (it looked, and why it did not fire), or None (the node is none of its business). The
-pass manager applies, verifies, labels and counts patches; reasons are kept as data for ``explain``.
+replace), a :class:`~accord.ir.reason.Reason` (it looked, and why it did not fire), or None (the node is none of its
+business). The pass manager applies, verifies, labels and counts patches; reasons are kept as data for ``explain``.
 """
 
 from __future__ import annotations
@@ -14,23 +14,7 @@ import onnx_ir as ir
 
 from accord.ir.build import Builder
 
-__all__ = ["Patch", "Reason", "patch_from"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a rule looked at a node and left it alone.
-
-    Attributes:
-        text: One sentence that names the obstacle: "running_var is a graph input".
-        remedy: What would let it fire, if anything would.
-    """
-
-    text: str
-    remedy: str | None = None
-
-    def __str__(self) -> str:
-        return self.text if self.remedy is None else f"{self.text} ({self.remedy})"
+__all__ = ["Patch", "patch_from"]
 
 
 @dataclass(frozen=True, slots=True)

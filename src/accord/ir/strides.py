@@ -14,7 +14,19 @@ from typing import TypeAlias
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 
-__all__ = ["Access", "Order", "broadcast_access", "channels_last", "contiguous", "in_order", "order_of", "reshaped"]
+__all__ = [
+    "Access",
+    "Order",
+    "Reshaping",
+    "axis_groups",
+    "broadcast_access",
+    "channels_last",
+    "contiguous",
+    "in_order",
+    "order_of",
+    "reshaped",
+    "reshaping",
+]
 
 #: Axes from the outermost to the innermost one in memory; row-major is (0, 1, 2, ...).
 Order: TypeAlias = tuple[int, ...]
@@ -92,49 +104,96 @@ def reshaped(shape: Shape, access: Access, target: Shape) -> Access | None:
     """Access of the same memory under another shape; None if that needs a copy, or if sizes do not tell."""
     if access.strides == contiguous(shape):
         return Access(contiguous(target), access.offset)
-    strides: list[DimLike] = []
-    source = [a for a, d in enumerate(shape) if d != 1]
-    at = 0
-    left = list(target)
-    while left:
-        size = left.pop(0)
-        if size == 1:
-            strides.append(0)
-            continue
-        if at == len(source):
-            return None
-        # the shortest groups of axes of both shapes that hold the same number of elements
-        group, axes, total = [size], [source[at]], shape[source[at]]
-        at += 1
-        product: DimLike = size
-        while product != total:
-            grow_target = _smaller(product, total)
-            if grow_target is None:
-                return None
-            if grow_target:
-                if not left:
-                    return None
-                following = left.pop(0)
-                group.append(following)
-                product = product * following
-            else:
-                if at == len(source):
-                    return None
-                axes.append(source[at])
-                total = total * shape[source[at]]
-                at += 1
+    found = axis_groups(shape, target)
+    if found is None:
+        return None
+    strides: list[DimLike] = [0] * len(target)
+    for axes, group in found:
         for outer, inner in itertools.pairwise(axes):
             if access.strides[outer] != access.strides[inner] * shape[inner]:
                 return None
         step = access.strides[axes[-1]]
-        inside: list[DimLike] = []
-        for d in reversed(group):
-            inside.append(step)
-            step = step * d
-        strides.extend(reversed(inside))
-    if at != len(source):
-        return None
+        for a in reversed(group):
+            strides[a] = step
+            step = step * target[a]
     return Access(tuple(strides), access.offset)
+
+
+def axis_groups(shape: Shape, target: Shape) -> list[tuple[list[int], list[int]]] | None:
+    """The shortest runs of axes of both shapes that hold the same elements; None if sizes do not tell.
+
+    Axes of size 1 are in no run.
+    """
+    source = [a for a, d in enumerate(shape) if d != 1]
+    left = [a for a, d in enumerate(target) if d != 1]
+    found: list[tuple[list[int], list[int]]] = []
+    while source and left:
+        axes, group = [source.pop(0)], [left.pop(0)]
+        total, product = shape[axes[0]], target[group[0]]
+        while product != total:
+            grow_target = _smaller(product, total)
+            if grow_target is None or not (left if grow_target else source):
+                return None
+            if grow_target:
+                group.append(left.pop(0))
+                product = product * target[group[-1]]
+            else:
+                axes.append(source.pop(0))
+                total = total * shape[axes[-1]]
+        found.append((axes, group))
+    return None if source or left else found
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaping:
+    """A reshape as a copy over axes that are parts of axes of both shapes.
+
+    Attributes:
+        extents: Sizes of the parts.
+        source: Access of the input over the parts.
+        parts: For each part the output's axis and how many of its elements one step along the part is.
+        order: The order of the output's axes that is nearest to how the input lies.
+    """
+
+    extents: Shape
+    source: Access
+    parts: tuple[tuple[int, DimLike], ...]
+    order: Order
+
+    def target(self, access: Access) -> Access:
+        """Access of the output over the parts."""
+        return Access(tuple(access.strides[a] * step for a, step in self.parts), access.offset)
+
+
+def reshaping(shape: Shape, access: Access, target: Shape) -> Reshaping | None:
+    """The copy that a reshape needs where axes are only joined or cut; None if it is not of this kind."""
+    found = axis_groups(shape, target)
+    if found is None or any(len(axes) > 1 and len(group) > 1 for axes, group in found):
+        return None
+    extents: list[DimLike] = []
+    strides: list[DimLike] = []
+    parts: list[tuple[int, DimLike]] = []
+    unit: int | None = None  # the output's axis that has the neighbouring elements
+    for axes, group in found:
+        sizes = [shape[a] for a in axes] if len(axes) > 1 else [target[a] for a in group]
+        step: DimLike = 1 if len(axes) > 1 else access.strides[axes[0]]
+        made: list[tuple[DimLike, DimLike, tuple[int, DimLike]]] = []
+        for k in reversed(range(len(sizes))):
+            if len(axes) > 1:
+                made.append((sizes[k], access.strides[axes[k]], (group[0], step)))
+                if access.strides[axes[k]] == 1:
+                    unit = group[0]
+            else:
+                made.append((sizes[k], step, (group[k], 1)))
+                if step == 1:
+                    unit = group[k]
+            step = step * sizes[k]
+        for size, stride, part in reversed(made):
+            extents.append(size)
+            strides.append(stride)
+            parts.append(part)
+    order = channels_last(len(target)) if unit == 1 and len(target) > 2 else tuple(range(len(target)))
+    return Reshaping(tuple(extents), Access(tuple(strides), access.offset), tuple(parts), order)
 
 
 def _smaller(product: DimLike, total: DimLike) -> bool | None:

@@ -25,10 +25,12 @@ class ExternalFiles:
 
     Args:
         folder: The model's folder; None where the model came without one.
+        opened: Gets path, size and time of change (nanoseconds) of each file that is opened.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None, opened: list[tuple[str, int, int]] | None = None) -> None:
         self.folder = None if folder is None else Path(os.path.realpath(folder))
+        self.opened = [] if opened is None else opened
         self._open: dict[str, memoryview] = {}
 
     def entries(self, proto: Any, needed: int, where: str) -> memoryview:
@@ -173,6 +175,7 @@ class ExternalFiles:
                 raise ExternalDataError(
                     f"'{_short(location)}' is {kind}", value=where, expected="a file in the model's folder"
                 )
+            self.opened.append((str(self.folder.joinpath(*parts)), facts.st_size, facts.st_mtime_ns))
             if facts.st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(handle, facts.st_size, access=mmap.ACCESS_READ))

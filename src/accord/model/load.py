@@ -40,7 +40,11 @@ _PARTS_PER_NODE = 40
 
 
 def load_model(
-    source: Any, *, limits: Limits = DEFAULT_LIMITS, base_dir: str | os.PathLike[str] | None = None
+    source: Any,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    base_dir: str | os.PathLike[str] | None = None,
+    opened: list[tuple[str, int, int]] | None = None,
 ) -> ir.Model:
     """The graph of ``source``, checked, and independent of it from now on.
 
@@ -50,6 +54,7 @@ def load_model(
         limits: How large the model may be.
         base_dir: Folder of external data; by default the folder of the model's path. For anything but a path there is
             no default.
+        opened: Gets path, size and time of change (nanoseconds) of each file with external data.
 
     Returns:
         A graph in topological order, whose values have names that no other value of the model has.
@@ -65,9 +70,9 @@ def load_model(
     import onnx
 
     if isinstance(source, ir.Model):
-        return _finish(Own(ExternalFiles(base_dir), limits).copy(source), limits)
+        return _finish(Own(ExternalFiles(base_dir, opened), limits).copy(source), limits)
     if isinstance(source, onnx.ModelProto):
-        return _from_proto(_copy(source), ExternalFiles(base_dir), limits)
+        return _from_proto(_copy(source), ExternalFiles(base_dir, opened), limits)
     name = None
     if isinstance(source, (str, os.PathLike)):
         path = Path(os.fsdecode(source))
@@ -80,7 +85,7 @@ def load_model(
     try:
         proto = _parse(data, name, limits)
         del data  # the message has its own copy, and the tensors will have theirs
-        return _from_proto(proto, ExternalFiles(base_dir), limits)
+        return _from_proto(proto, ExternalFiles(base_dir, opened), limits)
     except AccordError as error:
         _add_name(error, name)
         raise

@@ -14,8 +14,9 @@ import onnx_ir as ir
 from accord.errors import AccordError, VerifyError
 from accord.ir.facts import merge, same_kind
 from accord.ir.infer import Analyzer, op_name
-from accord.ir.patch import Patch, Reason
-from accord.passes.rule import Rule, RuleContext
+from accord.ir.patch import Patch
+from accord.ir.reason import Reason
+from accord.passes.rule import Fuses, Joins, Rule, RuleContext
 
 __all__ = ["AppliedPatch", "PassLog", "PassManager", "SkippedRule"]
 
@@ -68,6 +69,9 @@ class PassManager:
         analyzer: Facts of all its values.
         disabled: Names of rules that must not run.
         stop_after: Apply at most this many patches in all.
+        fuses: What the device computes together; see :class:`~accord.passes.rule.RuleContext`.
+        joins: See there as well.
+        runs: See there as well.
     """
 
     def __init__(
@@ -77,18 +81,26 @@ class PassManager:
         *,
         disabled: Collection[str] = (),
         stop_after: int | None = None,
+        fuses: Fuses | None = None,
+        joins: Joins | None = None,
+        runs: Fuses | None = None,
     ) -> None:
         self.model = model
         self.analyzer = analyzer
+        analyzer.functions = model.functions  # facts of the calls that patches add come from the functions' bodies
         self.disabled = frozenset(disabled)
         self.stop_after = stop_after
         self.log = PassLog()
-        self._context = RuleContext(model, analyzer)
+        self._context = RuleContext(model, analyzer, fuses, joins, runs)
         self._names = {v.name for g in _graphs(model.graph) for v in _values(g) if v.name}
         self._serial = 0
+        self._native = False
 
-    def run_phase(self, phase: str, rules: Sequence[Rule], level: int) -> int:
+    def run_phase(self, phase: str, rules: Sequence[Rule], level: int, *, native: bool = False) -> int:
         """Apply ``rules`` of at most ``level`` to every graph until none fires; returns the number of patches.
+
+        With ``native``, a patch is not applied that has a node for which the device has no kernel of its own, if it had
+        one for the node that goes.
 
         Raises:
             VerifyError: a rule's patch does not fit the graph.
@@ -102,6 +114,7 @@ class PassManager:
             for op in r.ops:
                 by_op.setdefault(op, []).append(r)
         before = len(self.log.patches)
+        self._native = native
         remove_dead(self.model.graph)
         for _ in range(_MAX_SWEEPS):
             changed = False
@@ -133,6 +146,8 @@ class PassManager:
                     self.log.stopped = True
                     return changed
                 outcome = r.apply(node, self._context)
+                if isinstance(outcome, Patch) and self._native:
+                    outcome = self._if_it_runs(outcome, node)
                 if isinstance(outcome, Patch):
                     self._apply(outcome, r, node, phase)
                     changed = True
@@ -140,6 +155,17 @@ class PassManager:
                 if isinstance(outcome, Reason):
                     reasons.append(SkippedRule(r.name, label(node), op_name(node), outcome))
         return changed
+
+    def _if_it_runs(self, patch: Patch, node: ir.Node) -> Patch | Reason:
+        unnamed = [o for new in patch.nodes for o in new.outputs if o.name is None]
+        for o in unnamed:
+            o.name = "~"  # an output without a name is one that nobody wants
+        refused = next((r for new in patch.nodes if (r := self._context.runs(new)) is not None), None)
+        for o in unnamed:
+            o.name = None
+        if refused is not None and self._context.runs(node) is None:
+            return Reason(f"the device has no kernel for what it means: {refused}")
+        return patch
 
     # one patch
 
@@ -162,7 +188,7 @@ class PassManager:
                 new.name = f"{base}~{self._serial}.{i}" if len(patch.nodes) > 1 else f"{base}~{self._serial}"
             for out in new.outputs:
                 if not out.name:
-                    out.name = self._unique(f"{base}~{self._serial}.v{i}")
+                    out.name = self._name_for(out, patch, f"{base}~{self._serial}.v{i}")
         graph.insert_before(anchor, patch.nodes)
         for old, new_value in patch.replace.items():
             self._replace(graph, anchor, old, new_value)
@@ -179,6 +205,15 @@ class PassManager:
         )
         producers = [p for old in patch.replace if (p := old.producer()) is not None]
         _remove_if_dead([node, *producers])
+
+    def _name_for(self, new: ir.Value, patch: Patch, otherwise: str) -> str:
+        """The name of the value that ``new`` replaces, so that people find it again; a new one if it replaces none."""
+        old = next((o for o, n in patch.replace.items() if n is new), None)
+        if old is None or not old.name or old.is_graph_output():  # outputs of the graph are renamed with their type
+            return self._unique(otherwise)
+        name = old.name
+        old.name = self._unique(f"{name}.old")
+        return name
 
     def _verify(self, patch: Patch, rule: Rule, node: ir.Node) -> None:
         for old, new in patch.replace.items():

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import onnx_ir as ir
 
 from accord.ir.build import Builder
 from accord.ir.facts import Fact, FactTable, TensorFact
 from accord.ir.infer import Analyzer
-from accord.ir.patch import Patch, Reason
+from accord.ir.patch import Patch
+from accord.ir.reason import Reason
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["Rule", "RuleContext"]
+
+
+#: None if a device fuses elementwise operators into the node, or why not.
+Fuses: TypeAlias = Callable[[ir.Node], Reason | None]
+#: None if a device makes one loop nest of these nodes, which are in graph order, or why not.
+Joins: TypeAlias = Callable[[Sequence[ir.Node]], Reason | None]
 
 
 class RuleContext:
@@ -26,11 +33,24 @@ class RuleContext:
         model: The model being rewritten.
         analyzer: Facts and how to make more.
         scratch: A dictionary of the rule's own that lives for one sweep over one graph (for value numbering).
+        fuses: Whether the device computes elementwise operators together with a node, on its results; a reason if not.
+        joins: Whether the device makes one loop nest of some nodes; a reason if not.
+        runs: Whether the device has a kernel of its own for a node; a reason if not.
     """
 
-    def __init__(self, model: ir.Model, analyzer: Analyzer) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        analyzer: Analyzer,
+        fuses: Fuses | None = None,
+        joins: Joins | None = None,
+        runs: Fuses | None = None,
+    ) -> None:
         self.model = model
         self.analyzer = analyzer
+        self.fuses: Fuses = fuses if fuses is not None else lambda node: Reason("no device was chosen")
+        self.runs: Fuses = runs if runs is not None else lambda node: None
+        self.joins: Joins = joins if joins is not None else lambda nodes: Reason("no device was chosen")
         self.scratch: dict[Any, Any] = {}
 
     @property

@@ -5,46 +5,48 @@ Whatever a better backend said when it declined is kept, so that nothing falls b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from accord.backends.protocol import Backend, Kernel, NodeView
+from accord.backends.protocol import Alias, Arrangement, Backend, Kernel, ViewKernel
+from accord.backends.view import NodeView
 from accord.errors import FallbackError, UnsupportedError
 from accord.ir.infer import Analyzer, op_name
-from accord.ir.patch import Reason
+from accord.ir.reason import FUSED_DOMAIN, Reason
+from accord.ir.strides import Access, Order, contiguous, in_order
+from accord.placement.placement import Placement
 
-__all__ = ["CONTROL", "Placement", "Placer"]
+__all__ = ["CONTROL", "Placed", "Placer"]
 
 #: Operators with a body graph; the runtime itself runs them.
 CONTROL = frozenset({("", "If"), ("", "Loop"), ("", "Scan"), ("", "SequenceMap")})
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a node runs.
+class Placed:
+    """A placed node.
 
     Attributes:
-        node: Its name.
-        op: Its operator.
-        backend: Name of the backend; "runtime" for control flow, "plan" for views.
-        kernel: The kernel; None for control flow.
-        declined: What better backends said.
-        fallback: True if a slow-but-right backend took it.
+        placement: Where it runs.
+        reorders: Input number → the order of axes that the input must be brought into first.
+        layouts: How outputs lie that are not row-major.
+        aliases: By output number, the memory that it shares with an input. Either all outputs are aliases, and nothing
+            runs, or none is.
+        ordered: Inputs that must be in some order without gaps.
+        strided: See :class:`~accord.backends.protocol.Arrangement`.
+        joins: See :class:`~accord.backends.protocol.Arrangement`.
     """
 
-    node: str
-    op: str
-    backend: str
-    kernel: Kernel | None
-    declined: tuple[tuple[str, Reason], ...] = ()
-    fallback: bool = False
-
-    @property
-    def reason(self) -> str:
-        """One line for people: why it is where it is."""
-        return "; ".join(f"{name}: {r}" for name, r in self.declined) or "first choice"
+    placement: Placement
+    reorders: Mapping[int, Order] = field(default_factory=dict)
+    layouts: Mapping[ir.Value, Access] = field(default_factory=dict)
+    aliases: Mapping[int, Alias] = field(default_factory=dict)
+    ordered: frozenset[int] = frozenset()
+    strided: bool = False
+    joins: int | None = None
 
 
 class Placer:
@@ -61,31 +63,55 @@ class Placer:
         self.analyzer = analyzer
         self.strict = strict
 
-    def place(self, node: ir.Node, *, exclude: Collection[str] = (), why: Reason | None = None) -> Placement:
+    def place(
+        self,
+        node: ir.Node,
+        layouts: Mapping[ir.Value, Access] | None = None,
+        *,
+        may_alias: Callable[[int, Alias], bool] = lambda output, alias: False,
+        placed_inputs: frozenset[int] = frozenset(),
+        exclude: Collection[str] = (),
+        why: Reason | None = None,
+    ) -> Placed:
         """The placement of ``node``.
 
         Args:
             node: The node.
-            exclude: Backends not to ask.
-            why: The reason for the exclusion.
+            layouts: How values lie that are not row-major. An output in it lies so whatever the backend asks for.
+            may_alias: Whether an output may share an input's memory in this way.
+            placed_inputs: Inputs whose memory is already their part of the output's.
+            exclude: Backends whose kernels need sizes that are only known later; they are asked for late ones.
+            why: What they need.
 
         Raises:
             UnsupportedError: no backend has a kernel; the message lists what each said.
             FallbackError: strict mode, and only a fall-back backend has one.
         """
         name = node.name or next((o.name for o in node.outputs if o.name), None) or "?"
-        op = op_name(node)
+        op = self._name_of(node)
         if (node.domain, node.op_type) in CONTROL:
-            return Placement(name, op, "runtime", None)
-        view = NodeView(node, self.analyzer)
+            return Placed(Placement(name, op, "runtime", None))
+        known = {} if layouts is None else layouts
         declined: list[tuple[str, Reason]] = []
         for backend in self.backends:
             if backend.name in exclude:
-                declined.append((backend.name, why or Reason("excluded")))
-                continue
-            outcome = backend.select(view)
-            if isinstance(outcome, Reason):
-                declined.append((backend.name, outcome))
+                late = backend.select_late(NodeView(node, self.analyzer, known))
+                if isinstance(late, Reason):
+                    declined.append((backend.name, why or late))
+                    continue
+                placement = Placement(name, op, backend.name, late, tuple(declined), backend.fallback)
+                return Placed(placement, strided=True)
+            wanted = backend.arrange(NodeView(node, self.analyzer, known))
+            reorders, arranged, aliases = self._arranged(wanted, node, known, may_alias)
+            kernel: Kernel | Reason
+            if aliases:
+                kernel, backend_name = ViewKernel(), "plan"
+            else:
+                view = NodeView(node, self.analyzer, ChainMap(arranged, known))  # type: ignore[arg-type]
+                view.placed = placed_inputs
+                kernel, backend_name = backend.select(view), backend.name
+            if isinstance(kernel, Reason):
+                declined.append((backend.name, kernel))
                 continue
             if backend.fallback and self.strict:
                 raise FallbackError(
@@ -95,7 +121,10 @@ class Placer:
                     found="; ".join(f"{b}: {r}" for b, r in declined) or "no other backend",
                     remedy="Load with strict=False, or declare a kernel for the operator.",
                 )
-            return Placement(name, op, backend.name, outcome, tuple(declined), backend.fallback)
+            placement = Placement(name, op, backend_name, kernel, tuple(declined), backend.fallback)
+            own = {o: arranged[o] for o in node.outputs if o in arranged}
+            ordered = frozenset(i for i, order in enumerate(wanted.inputs) if order is not None)
+            return Placed(placement, reorders, own, aliases, ordered, wanted.strided, wanted.joins)
         raise UnsupportedError(
             "no backend can run it",
             node=name,
@@ -103,3 +132,42 @@ class Placer:
             found="; ".join(f"{b}: {r}" for b, r in declined) or "no backend",
             remedy="Declare the operator with a reference (accord.operator), or choose another device.",
         )
+
+    def _name_of(self, node: ir.Node) -> str:
+        """The operator; those of its body for a fused one."""
+        function = self.analyzer.functions.get(node.op_identifier()) if node.domain == FUSED_DOMAIN else None
+        return op_name(node) if function is None else "+".join(op_name(n) for n in function)
+
+    def _arranged(
+        self,
+        wanted: Arrangement,
+        node: ir.Node,
+        known: Mapping[ir.Value, Access],
+        may_alias: Callable[[int, Alias], bool],
+    ) -> tuple[dict[int, Order], dict[ir.Value, Access], dict[int, Alias]]:
+        """From what a backend wants: inputs to bring into another order, layouts of operands, aliases."""
+        reorders: dict[int, Order] = {}
+        arranged: dict[ir.Value, Access] = {}
+        for i, v in enumerate(node.inputs):
+            shape = None if v is None else self.analyzer.facts.tensor(v).shape
+            if v is None or shape is None:
+                continue
+            order = wanted.inputs[i] if i < len(wanted.inputs) else None
+            if order is None:
+                if wanted.strided:
+                    continue
+                order = tuple(range(len(shape)))
+            access = Access(in_order(shape, order))
+            if known.get(v, Access(contiguous(shape))) != access:
+                reorders[i], arranged[v] = order, access
+        aliases = {j: a for j, a in enumerate(wanted.outputs) if isinstance(a, Alias) and may_alias(j, a)}
+        if aliases and len(aliases) == sum(bool(o.name) for o in node.outputs):
+            return reorders, arranged, aliases
+        for j, o in enumerate(node.outputs):
+            shape = self.analyzer.facts.tensor(o).shape
+            asked = wanted.outputs[j] if j < len(wanted.outputs) else None
+            if o not in known and shape is not None and isinstance(asked, tuple):
+                access = Access(in_order(shape, asked))
+                if access != Access(contiguous(shape)):
+                    arranged[o] = access
+        return reorders, arranged, {}

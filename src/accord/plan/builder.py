@@ -1,54 +1,49 @@
 """From a placed graph to a frozen plan.
 
-Order of work: place every node, find which sizes are known when, drop steps that nothing needs, give every value a
-slot, let views and in-place outputs share memory.
+Every value gets a slot; views, parts of joins and in-place outputs share the memory of their root.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from accord.backends.protocol import Kernel, NativeKernel, ViewKernel
+from accord.backends.protocol import Constant, NativeKernel, ViewKernel
 from accord.errors import GraphError
 from accord.ir import dims as D
-from accord.ir.dims import DimLike
-from accord.ir.facts import Fact, TensorFact, to_numpy
-from accord.ir.infer import Agreement, Analyzer
-from accord.ir.patch import Reason
-from accord.placement.placer import Placement, Placer
+from accord.ir.compute import content_symbol
+from accord.ir.dims import DimLike, Shape
+from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact, to_numpy
+from accord.ir.infer import Analyzer
+from accord.placement.placer import Placer
+from accord.plan.placing import PlacedGraph, PlacedNode, numpy_dtype
 from accord.plan.plan import Plan, Slot, Step, Storage, SubPlan
+from accord.plan.types import OpaqueType, OptionalType, SequenceType, TensorType, ValueType
 
-__all__ = ["PlanBuilder", "captured_values"]
-
-
-@dataclass(slots=True)
-class _Node:
-    """A node on its way to a step."""
-
-    node: ir.Node
-    placement: Placement
-    reads: tuple[int, ...]
-    late: bool
-    agreements: tuple[Agreement, ...] = ()
-    needed: bool = False
-    captured: dict[str, list[ir.Value]] = field(default_factory=dict)
+__all__ = ["PlanBuilder"]
 
 
 @dataclass(slots=True)
 class _Slot:
     name: str
-    fact: Fact
+    type: ValueType
     dtype: np.dtype[Any] | None
     storage: Storage
     root: int
     first: int
     last: int
     nbytes: DimLike
+    offset: DimLike = 0
+    strides: tuple[DimLike, ...] | None = None
+    whole: int = -1
+
+    def shape_of(self) -> Shape | None:
+        """Its shape, if it is a tensor of known rank."""
+        return self.type.shape if isinstance(self.type, TensorType) else None
 
 
 class PlanBuilder:
@@ -57,7 +52,7 @@ class PlanBuilder:
     Args:
         placer: Chooses kernels.
         analyzer: Facts.
-        threads: Workspaces are made for this many threads.
+        threads: Threads that may work on a step; workspaces are made for this many.
     """
 
     def __init__(self, placer: Placer, analyzer: Analyzer, *, threads: int = 1) -> None:
@@ -76,142 +71,30 @@ class PlanBuilder:
         Raises:
             UnsupportedError: a node that no backend can run.
         """
-        return _GraphPlan(self, graph, list(captures), list(outer)).build()
+        return _Assembly(self, PlacedGraph(self.placer, graph, list(captures), outer)).plan()
 
 
-class _GraphPlan:
+class _Assembly:
     """The state of building one plan."""
 
-    def __init__(self, parent: PlanBuilder, graph: ir.Graph, captures: list[ir.Value], outer: list[str]) -> None:
+    def __init__(self, parent: PlanBuilder, graph: PlacedGraph) -> None:
         self.parent = parent
-        self.facts = parent.analyzer.facts
-        self.graph = graph
-        self.captures = captures
-        inputs = list(graph.inputs) + captures
-        early = dict.fromkeys(outer)
-        for v in inputs:
-            fact = self.facts.get(v)
-            if isinstance(fact, TensorFact) and fact.shape is not None:
-                for d in fact.shape:
-                    names = D.symbols_of(d)
-                    if len(names) == 1 and str(d) in names:
-                        early[str(d)] = None
-        self.inputs = inputs
-        self.early = tuple(early)
-        self.known: set[str] = set(early)
-        self.binder: dict[str, ir.Value] = {}
+        self.placed = graph
+        self.facts = graph.facts
         self.slots: list[_Slot] = []
         self.slot_of: dict[ir.Value, int] = {}
+        self.members: dict[int, list[ir.Value]] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
-
-    def build(self) -> Plan:
-        nodes = [self._place(n) for n in self.graph]
-        self._mark_needed(nodes)
-        kept = [n for n in nodes if n.needed]
-        return self._assemble(kept)
-
-    # placement, and which sizes are known when
-
-    def _place(self, node: ir.Node) -> _Node:
-        placer = self.parent.placer
-        placement = placer.place(node)
-        kernel = placement.kernel
-        agreements = self._agreements(node, kernel)
-        if isinstance(kernel, (NativeKernel, ViewKernel)):
-            unknown = self._unknown_symbols(node, kernel, agreements)
-            if unknown:
-                placement = placer.place(
-                    node,
-                    exclude=(placement.backend,),
-                    why=Reason(f"sizes depend on data: {', '.join(sorted(unknown))}"),
-                )
-                kernel = placement.kernel
-                agreements = self._agreements(node, kernel)
-        late = any(not self._is_static(self.facts.get(o)) for o in node.outputs if o.name)
-        if isinstance(kernel, NativeKernel):
-            used = set().union(*(D.symbols_of(d) for d in (*kernel.dims, *_sizes(agreements))))
-            late = late or not used <= set(self.early)
-        for o in node.outputs:
-            fact = self.facts.get(o)
-            if isinstance(fact, TensorFact) and fact.shape is not None:
-                for d in fact.shape:
-                    names = D.symbols_of(d)
-                    if len(names) == 1 and str(d) in names and str(d) not in self.known:
-                        self.known.add(str(d))
-                        self.binder[str(d)] = o
-        reads = tuple(range(len(node.inputs)))
-        if kernel is not None and kernel.reads is not None:
-            reads = kernel.reads
-        return _Node(node, placement, reads, late, agreements)
-
-    def _agreements(self, node: ir.Node, kernel: Kernel | None) -> tuple[Agreement, ...]:
-        """What must hold for machine code to stay inside its operands; other kernels look for themselves."""
-        if not isinstance(kernel, NativeKernel):
-            return ()
-        return tuple(dict.fromkeys(self.parent.analyzer.agreements(node)))
-
-    def _unknown_symbols(
-        self, node: ir.Node, kernel: NativeKernel | ViewKernel, agreements: Iterable[Agreement]
-    ) -> set[str]:
-        sizes: list[DimLike] = list(_sizes(agreements))
-        for o in node.outputs:
-            fact = self.facts.get(o)
-            if o.name and isinstance(fact, TensorFact):
-                sizes.extend(fact.shape or ())
-        if isinstance(kernel, NativeKernel):
-            sizes += kernel.dims
-        return set().union(*(D.symbols_of(d) for d in sizes)) - self.known
-
-    def _is_static(self, fact: Fact) -> bool:
-        if not isinstance(fact, TensorFact) or fact.shape is None or _numpy_dtype(fact) is None:
-            return False
-        return all(D.symbols_of(d) <= set(self.early) for d in fact.shape)
-
-    # liveness
-
-    def _mark_needed(self, nodes: list[_Node]) -> None:
-        needed: set[ir.Value] = set(self.graph.outputs)
-        symbols: set[str] = set()
-        for v in self.graph.outputs:
-            symbols |= self._late_symbols(v)
-        for n in reversed(nodes):
-            binds = any(self.binder.get(s) in n.node.outputs for s in symbols if s in self.binder)
-            if not binds and not any(o in needed for o in n.node.outputs):
-                continue
-            n.needed = True
-            for i in n.reads:
-                read = n.node.inputs[i]
-                if read is not None:
-                    needed.add(read)
-                    symbols |= self._late_symbols(read)
-            for o in n.node.outputs:
-                symbols |= self._late_symbols(o)
-            kernel = n.placement.kernel
-            if isinstance(kernel, NativeKernel):
-                for d in (*kernel.dims, *_sizes(n.agreements)):
-                    symbols |= D.symbols_of(d) - set(self.early)
-            for a in n.node.attributes.values():
-                if a.type == ir.AttributeType.GRAPH:
-                    captured = captured_values(a.value)
-                    n.captured[a.name] = captured
-                    needed.update(captured)
-                    for v in captured:
-                        symbols |= self._late_symbols(v)
-
-    def _late_symbols(self, v: ir.Value) -> set[str]:
-        fact = self.facts.get(v)
-        if not isinstance(fact, TensorFact) or fact.shape is None:
-            return set()
-        return set().union(*(D.symbols_of(d) for d in fact.shape)) - set(self.early)
 
     # slots and steps
 
-    def _assemble(self, nodes: list[_Node]) -> Plan:
-        for v in self.inputs:
+    def plan(self) -> Plan:
+        graph, nodes = self.placed.graph, self.placed.nodes
+        for v in self.placed.inputs:
             self._new_slot(v, Storage.INPUT, -1)
         defaults = {
             self.slot_of[v]: np.ascontiguousarray(to_numpy(v.const_value))
-            for v in self.graph.inputs
+            for v in graph.inputs
             if v.const_value is not None and v.is_initializer()
         }
         end = len(nodes)
@@ -219,43 +102,82 @@ class _GraphPlan:
         steps: list[Step] = []
         for index, n in enumerate(nodes):
             steps.append(self._step(index, n, last_read))
-        outputs = tuple(self._slot_for(v) for v in self.graph.outputs)
+        outputs = tuple(self._slot_for(v) for v in self.placed.outputs)
         self._finish_storage(outputs, end)
         steps = [self._with_frees(i, s) for i, s in enumerate(steps)]
         return Plan(
-            name=self.graph.name or "graph",
-            inputs=tuple(self.slot_of[v] for v in self.inputs),
+            name=graph.name or "graph",
+            inputs=tuple(self.slot_of[v] for v in self.placed.inputs),
             outputs=outputs,
             slots=tuple(
-                Slot(s.name, s.fact, s.dtype, s.storage, s.root, s.first, s.last, s.nbytes) for s in self.slots
+                Slot(
+                    s.name,
+                    s.type,
+                    s.dtype,
+                    s.storage,
+                    s.root,
+                    s.first,
+                    s.last,
+                    s.nbytes,
+                    s.offset,
+                    s.strides,
+                    s.whole,
+                )
+                for s in self.slots
             ),
             steps=tuple(steps),
             constants=self.constants,
-            symbols=self.early,
+            symbols=self._needed_symbols(steps),
             defaults=defaults,
+            threads=self.parent.threads,
         )
 
-    def _last_reads(self, nodes: list[_Node], end: int) -> dict[ir.Value, int]:
+    def _needed_symbols(self, steps: Sequence[Step]) -> tuple[str, ...]:
+        """The early symbols; contents of inputs, which change from run to run, only where a size depends on them."""
+        contents = {s for s in self.placed.early if s.startswith(content_symbol(""))}
+        if not contents:
+            return self.placed.early
+        sizes = [d for s in self.slots for d in (*(s.shape_of() or ()), *(s.strides or ()), s.offset)]
+        for step in steps:
+            sizes += [d for a in step.agreements for d in (a.size, a.other)]
+            sizes += step.kernel.dims if isinstance(step.kernel, NativeKernel) else ()
+            if step.bodies:
+                return self.placed.early
+        used = set().union(*(D.symbols_of(d) for d in sizes))
+        return tuple(s for s in self.placed.early if s not in contents or s in used)
+
+    def _last_reads(self, nodes: list[PlacedNode], end: int) -> dict[ir.Value, int]:
         last: dict[ir.Value, int] = {}
         for index, n in enumerate(nodes):
-            read = [v for i in n.reads if (v := n.node.inputs[i]) is not None]
+            read = [v for i in n.reads if (v := n.inputs[i]) is not None]
             for v in [*read, *(v for vs in n.captured.values() for v in vs)]:
                 last[v] = index
-        for v in self.graph.outputs:
+        for v in self.placed.outputs:
             last[v] = end
         return last
 
     def _new_slot(self, v: ir.Value, storage: Storage, first: int, root: int | None = None) -> int:
         fact = self.facts.get(v)
-        dtype = _numpy_dtype(fact) if isinstance(fact, TensorFact) else None
+        dtype = numpy_dtype(fact) if isinstance(fact, TensorFact) else None
         index = len(self.slots)
         nbytes: DimLike = 0
         if isinstance(fact, TensorFact) and fact.shape is not None and dtype is not None:
             nbytes = D.product(fact.shape) * dtype.itemsize
         self.slots.append(
-            _Slot(v.name or f"v{index}", fact, dtype, storage, index if root is None else root, first, first, nbytes)
+            _Slot(
+                v.name or f"v{index}",
+                value_type(fact),
+                dtype,
+                storage,
+                index if root is None else root,
+                first,
+                first,
+                nbytes,
+            )
         )
+        self.slots[index].strides = self.placed.strides(v)
         self.slot_of[v] = index
+        self.members.setdefault(self.slots[index].root, []).append(v)
         return index
 
     def _slot_for(self, v: ir.Value) -> int:
@@ -268,10 +190,10 @@ class _GraphPlan:
         self.constants[index] = np.asarray(to_numpy(v.const_value), order="C")
         return index
 
-    def _step(self, index: int, n: _Node, last_read: Mapping[ir.Value, int]) -> Step:
+    def _step(self, index: int, n: PlacedNode, last_read: Mapping[ir.Value, int]) -> Step:
         kernel = n.placement.kernel
         inputs: list[int] = []
-        for i, v in enumerate(n.node.inputs):
+        for i, v in enumerate(n.inputs):
             if v is None or i not in n.reads:
                 inputs.append(-1)
             elif isinstance(kernel, NativeKernel) and i in kernel.constants:
@@ -286,9 +208,10 @@ class _GraphPlan:
         if isinstance(kernel, NativeKernel) and kernel.workspace != 0 and not n.late:
             workspace = len(self.slots)
             total = kernel.workspace * self.parent.threads
-            fact = TensorFact(ir.DataType.UINT8, (total,))
+            bytes_ = np.dtype(np.uint8)
+            kind = TensorType("uint8", bytes_, (total,))
             name = f"{n.placement.node}.workspace"
-            self.slots.append(_Slot(name, fact, np.dtype(np.uint8), Storage.ARENA, workspace, index, index, total))
+            self.slots.append(_Slot(name, kind, bytes_, Storage.ARENA, workspace, index, index, total))
         attributes = (
             {a.name: a.value for a in n.node.attributes.values() if a.type != ir.AttributeType.GRAPH}
             if bodies
@@ -305,19 +228,20 @@ class _GraphPlan:
             agreements=n.agreements,
         )
 
-    def _packed(self, v: ir.Value, array: np.ndarray[Any, Any]) -> int:
+    def _packed(self, v: ir.Value, constant: Constant) -> int:
+        array = constant() if callable(constant) else constant
         index = len(self.slots)
-        fact = TensorFact(None, tuple(array.shape))
-        self.slots.append(_Slot(f"{v.name}.packed", fact, array.dtype, Storage.CONSTANT, index, -1, -1, array.nbytes))
+        kind = TensorType(None, array.dtype, tuple(array.shape))
+        self.slots.append(_Slot(f"{v.name}.packed", kind, array.dtype, Storage.CONSTANT, index, -1, -1, array.nbytes))
         self.constants[index] = array
         return index
 
     def _touch(self, slot: int, step: int) -> None:
         self.slots[slot].last = max(self.slots[slot].last, step)
 
-    def _body(self, n: _Node, a: ir.Attr, index: int) -> SubPlan:
+    def _body(self, n: PlacedNode, a: ir.Attr, index: int) -> SubPlan:
         captured = n.captured.get(a.name, [])
-        plan = self.parent.build(a.value, captures=captured, outer=self.early)
+        plan = self.parent.build(a.value, captures=captured, outer=self.placed.early)
         slots = tuple(self._slot_for(v) for v in captured)
         for s in slots:
             self._touch(s, index)
@@ -326,7 +250,7 @@ class _GraphPlan:
     def _output(
         self,
         index: int,
-        n: _Node,
+        n: PlacedNode,
         j: int,
         o: ir.Value,
         inputs: list[int],
@@ -334,23 +258,53 @@ class _GraphPlan:
     ) -> int:
         if not o.name:
             return -1
+        if o in self.slot_of:  # a join whose first inputs were written to their place
+            self.slots[self.slot_of[o]].last = last_read.get(o, index)
+            return self.slot_of[o]
         kernel = n.placement.kernel
-        storage = Storage.ARENA if self._is_static(self.facts.get(o)) else Storage.LATE
-        root: int | None = None
-        if isinstance(kernel, ViewKernel) and j == 0 and storage is Storage.ARENA:
-            source = self.slots[inputs[0]]
-            if source.storage is not Storage.LATE:
-                root, storage = source.root, self.slots[source.root].storage
-        elif isinstance(kernel, NativeKernel) and storage is Storage.ARENA and not n.late:
-            root = self._in_place_root(index, n, j, o, inputs, last_read)
-        slot = self._new_slot(o, storage, index, root)
+        storage = Storage.ARENA if self.placed.is_static(self.facts.get(o)) else Storage.LATE
+        if o in self.placed.views and storage is Storage.ARENA:
+            source, alias = self.placed.views[o]
+            slot = self._part(o, self._slot_for(source), alias.access.offset, index)
+            self.slots[slot].whole = self.slot_of[source] if alias.whole else -1
+        elif isinstance(kernel, ViewKernel) and j == 0 and storage is Storage.ARENA:
+            if self.slots[inputs[0]].storage is Storage.LATE:
+                slot = self._new_slot(o, storage, index)
+            else:
+                slot = self._part(o, inputs[0], 0, index)
+                self.slots[slot].whole = inputs[0]
+        elif o in self.placed.homes:
+            slot = self._at_home(o, index)
+        else:
+            root: int | None = None
+            if isinstance(kernel, NativeKernel) and storage is Storage.ARENA and not n.late:
+                root = self._in_place_root(index, n, j, o, inputs, last_read)
+            slot = self._new_slot(o, storage, index, root)
         self.slots[slot].last = last_read.get(o, index)
         return slot
+
+    def _part(self, v: ir.Value, source: int, offset: DimLike, first: int) -> int:
+        """A slot for ``v`` in the memory of slot ``source``, ``offset`` elements after its start."""
+        whole = self.slots[source]
+        slot = self._new_slot(v, self.slots[whole.root].storage, first, whole.root)
+        dtype = self.slots[slot].dtype
+        self.slots[slot].offset = whole.offset + (offset * dtype.itemsize if dtype is not None else 0)
+        return slot
+
+    def _at_home(self, v: ir.Value, first: int) -> int:
+        """A slot for ``v`` in the memory of the value that joins it to others."""
+        joined, place = self.placed.homes[v]
+        if joined not in self.slot_of:
+            if joined in self.placed.homes:
+                self._at_home(joined, first)
+            else:
+                self._new_slot(joined, Storage.ARENA, first)
+        return self._part(v, self.slot_of[joined], place.offset, first)
 
     def _in_place_root(
         self,
         index: int,
-        n: _Node,
+        n: PlacedNode,
         j: int,
         o: ir.Value,
         inputs: list[int],
@@ -360,7 +314,7 @@ class _GraphPlan:
         kernel = n.placement.kernel
         assert isinstance(kernel, NativeKernel)
         fact = self.facts.tensor(o)
-        dtype = _numpy_dtype(fact)
+        dtype = numpy_dtype(fact)
         size = D.product(fact.shape or ()) * (dtype.itemsize if dtype is not None else 0)
         for out, inp in kernel.in_place:
             if out != j or inp >= len(inputs) or inputs[inp] < 0:
@@ -369,14 +323,16 @@ class _GraphPlan:
             root = self.slots[candidate].root
             if self.slots[root].storage is not Storage.ARENA or self.slots[candidate].nbytes != size:
                 continue
-            if self.slots[root].nbytes != size:
+            if self.slots[root].nbytes != size or self.slots[candidate].offset != 0:
+                continue
+            taken = n.inputs[inp]
+            if taken is None or self.placed.strides(o) != self.placed.strides(taken):
                 continue
             others = [s for k, s in enumerate(inputs) if k != inp and s >= 0 and self.slots[s].root == root]
-            members = [v for v, s in self.slot_of.items() if self.slots[s].root == root]
+            members = self.members[root]
             if others or any(last_read.get(v, -1) > index for v in members):
                 continue
-            taken = any(self.slots[s].first == index and self.slots[s].root == root for s in range(len(self.slots)))
-            if not taken:
+            if not any(self.slots[self.slot_of[v]].first == index for v in members):
                 return root
         return None
 
@@ -386,7 +342,7 @@ class _GraphPlan:
             s = self.slots[slot]
             s.last = end
             root = self.slots[s.root]
-            if root.storage is Storage.ARENA and root.nbytes == s.nbytes:
+            if root.storage is Storage.ARENA and root.nbytes == s.nbytes and s.offset == 0:
                 root.storage = Storage.OUTPUT
         for s in self.slots:
             if s.storage is Storage.ARENA:
@@ -403,42 +359,16 @@ class _GraphPlan:
         return replace(step, frees=tuple(sorted(touched)))
 
 
-def _sizes(agreements: Iterable[Agreement]) -> Iterable[DimLike]:
-    for a in agreements:
-        yield a.size
-        yield a.other
-
-
-def _numpy_dtype(fact: TensorFact) -> np.dtype[Any] | None:
-    """Element type in memory; None for strings and unknown dtypes. Types below a byte take one byte an element."""
-    if fact.dtype is None or fact.dtype == ir.DataType.STRING:
-        return None
-    return np.dtype(fact.dtype.numpy())
-
-
-def captured_values(graph: ir.Graph) -> list[ir.Value]:
-    """Values of outer graphs, constants aside, that ``graph`` or a graph inside it reads, in order of first use."""
-    inside: set[ir.Value] = set()
-    found: dict[ir.Value, None] = {}
-
-    def note(v: ir.Value) -> None:
-        constant = v.const_value is not None and not v.is_graph_input()
-        if v not in inside and not constant:
-            found[v] = None
-
-    def visit(g: ir.Graph) -> None:
-        inside.update(g.inputs)
-        inside.update(g.initializers.values())
-        for node in g:
-            for v in node.inputs:
-                if v is not None:
-                    note(v)
-            for a in node.attributes.values():
-                if a.type == ir.AttributeType.GRAPH:
-                    visit(a.value)
-            inside.update(node.outputs)
-        for v in g.outputs:
-            note(v)
-
-    visit(graph)
-    return list(found)
+def value_type(fact: Fact) -> ValueType:
+    """What the runtime needs of a fact."""
+    if isinstance(fact, TensorFact):
+        if fact.dtype is None:
+            return TensorType(None, None, fact.shape)
+        text = fact.dtype == ir.DataType.STRING
+        dtype = np.dtype(object) if text else np.dtype(fact.dtype.numpy())
+        return TensorType(fact.dtype.name.lower(), dtype, fact.shape)
+    if isinstance(fact, SequenceFact):
+        return SequenceType(None if fact.element is None else value_type(fact.element))
+    if isinstance(fact, OptionalFact):
+        return OptionalType(None if fact.element is None else value_type(fact.element))
+    return OpaqueType(str(fact))

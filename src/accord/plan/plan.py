@@ -10,20 +10,18 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from accord.backends.protocol import Kernel, NativeKernel
+from accord.ir.agreement import Agreement
 from accord.ir.compute import compile_dims
 from accord.ir.dims import DimLike, Shape
-from accord.ir.facts import Fact
-from accord.ir.infer import Agreement
+from accord.placement.placement import Placement
+from accord.plan.types import TensorType, ValueType
 
-if TYPE_CHECKING:
-    from accord.placement.placer import Placement
-
-__all__ = ["Plan", "Slot", "Step", "Storage", "SubPlan"]
+__all__ = ["Plan", "Sizes", "Slot", "Step", "Storage", "SubPlan"]
 
 
 class Storage(enum.Enum):
@@ -42,28 +40,34 @@ class Slot:
 
     Attributes:
         name: The value's name in the model.
-        fact: dtype and shape.
+        type: What it holds.
         dtype: NumPy element type; None for what is no tensor of fixed-size elements.
         storage: Where the memory comes from; that of ``root``.
         root: The slot whose memory this one shares (itself, unless it is a view or computed in place).
         first: The step that writes it; -1 for inputs and constants.
         last: The last step that reads it; ``len(steps)`` if it is returned.
-        nbytes: Size in bytes, symbolic.
+        nbytes: Size of its elements in bytes, symbolic.
+        offset: Where it starts in its root's memory, in bytes, symbolic.
+        strides: In elements, symbolic; None for row-major.
+        whole: The slot whose elements it has in another shape, or -1.
     """
 
     name: str
-    fact: Fact
+    type: ValueType
     dtype: np.dtype[Any] | None
     storage: Storage
     root: int
     first: int
     last: int
     nbytes: DimLike
+    offset: DimLike = 0
+    strides: tuple[DimLike, ...] | None = None
+    whole: int = -1
 
     @property
     def shape(self) -> Shape | None:
         """Symbolic shape of a tensor, else None."""
-        return getattr(self.fact, "shape", None)
+        return self.type.shape if isinstance(self.type, TensorType) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ class Plan:
         constants: Content of the constant slots.
         symbols: Symbols whose values are known when a run starts, in order.
         defaults: Content of optional inputs that the caller left out.
+        threads: Threads that may work on a step; workspaces have room for so many.
     """
 
     name: str
@@ -138,6 +143,7 @@ class Plan:
     constants: Mapping[int, np.ndarray[Any, Any]]
     symbols: tuple[str, ...]
     defaults: Mapping[int, np.ndarray[Any, Any]]
+    threads: int = 1
 
     @cached_property
     def static_slots(self) -> tuple[int, ...]:
@@ -175,31 +181,60 @@ class Plan:
         return None
 
     @cached_property
-    def _size_function(self) -> tuple[Callable[[Sequence[int]], tuple[int, ...]], list[int], list[int]]:
+    def _size_function(self) -> tuple[Callable[[Sequence[int]], tuple[int, ...]], list[tuple[int, int, int]]]:
+        """All sizes in one function; for each static slot the ends of its shape, its strides and its offset in them."""
         flat: list[DimLike] = []
-        slot_ends: list[int] = []
+        ends: list[tuple[int, int, int]] = []
         for i in self.static_slots:
-            flat.extend(self.slots[i].shape or ())
-            slot_ends.append(len(flat))
-        step_ends: list[int] = []
+            slot = self.slots[i]
+            flat.extend(slot.shape or ())
+            shape_end = len(flat)
+            flat.extend(slot.strides or ())
+            strides_end = len(flat)
+            flat.extend(() if slot.offset == 0 else (slot.offset,))
+            ends.append((shape_end, strides_end, len(flat)))
         for i in self.native_steps:
             kernel = self.steps[i].kernel
             assert isinstance(kernel, NativeKernel)
             flat.extend(kernel.dims)
-            step_ends.append(len(flat))
-        return compile_dims(flat, self.symbols), slot_ends, step_ends
+        return compile_dims(flat, self.symbols), ends
 
-    def sizes(self, values: Sequence[int]) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
-        """Shapes of static slots, and sizes of native steps, for values of the symbols."""
-        function, slot_ends, step_ends = self._size_function
+    def sizes(self, values: Sequence[int]) -> Sizes:
+        """All sizes for values of the symbols."""
+        function, ends = self._size_function
         flat = function(values)
         shapes: dict[int, tuple[int, ...]] = {}
+        strides: dict[int, tuple[int, ...]] = {}
+        offsets: dict[int, int] = {}
         start = 0
-        for i, end in zip(self.static_slots, slot_ends, strict=True):
-            shapes[i] = flat[start:end]
+        for i, (shape_end, strides_end, end) in zip(self.static_slots, ends, strict=True):
+            shapes[i] = flat[start:shape_end]
+            if strides_end > shape_end:
+                strides[i] = flat[shape_end:strides_end]
+            if end > strides_end:
+                offsets[i] = flat[strides_end]
             start = end
         steps: dict[int, tuple[int, ...]] = {}
-        for i, end in zip(self.native_steps, step_ends, strict=True):
-            steps[i] = flat[start:end]
-            start = end
-        return shapes, steps
+        for i in self.native_steps:
+            kernel = self.steps[i].kernel
+            assert isinstance(kernel, NativeKernel)
+            steps[i] = flat[start : start + len(kernel.dims)]
+            start += len(kernel.dims)
+        return Sizes(shapes, strides, offsets, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of a plan for one set of input shapes.
+
+    Attributes:
+        shapes: Of static slots.
+        strides: Of static slots that are not row-major, in elements.
+        offsets: Of static slots that do not start where their root does, in bytes.
+        steps: Values of the kernels' dims, by native step.
+    """
+
+    shapes: dict[int, tuple[int, ...]]
+    strides: dict[int, tuple[int, ...]]
+    offsets: dict[int, int]
+    steps: dict[int, tuple[int, ...]]

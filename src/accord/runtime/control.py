@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from accord.errors import ExecutionError
-from accord.ir.facts import TensorFact
 from accord.model.limits import physical_memory
 from accord.plan.plan import Step, SubPlan
 
@@ -63,11 +62,16 @@ class _Caller:
         body = self.body(name)
         captured = [self.values[i] for i in body.captured]
         child = self.executor.children[self.index, name]
-        return child.run([*formal, *captured], self.env)
+        return child.run([_row_major(v) for v in (*formal, *captured)], self.env)
 
     def attribute(self, name: str, default: Any) -> Any:
         value = (self.step.attributes or {}).get(name)
         return default if value is None else value
+
+
+def _row_major(value: Any) -> Any:
+    """What a plan takes as input."""
+    return np.asarray(value, order="C") if isinstance(value, np.ndarray) else value
 
 
 def _truth(value: Any) -> bool:
@@ -112,8 +116,7 @@ def _stack(body: SubPlan, output: int, collected: list[Any], axis: int = 0) -> A
     if collected:
         return np.stack(collected, axis=axis)
     slot = body.plan.slots[body.plan.outputs[output]]
-    fact = slot.fact
-    shape = fact.shape if isinstance(fact, TensorFact) and fact.shape is not None else ()
+    shape = slot.shape or ()
     sizes = [d if isinstance(d, int) else 0 for d in shape]
     sizes.insert(axis, 0)
     return np.empty(sizes, slot.dtype if slot.dtype is not None else object)

@@ -16,8 +16,9 @@ import numpy as np
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
-from accord.ir.facts import TensorFact
-from accord.plan.plan import Plan, Step, Storage
+from accord.ir.compute import content_symbol
+from accord.plan.plan import Plan, Slot, Step, Storage
+from accord.plan.types import TensorType
 from accord.runtime import control
 from accord.runtime.frame import Arena, Frame, disagreement, order_for
 from accord.runtime.growth import refuse_growth
@@ -26,6 +27,8 @@ __all__ = ["Executor"]
 
 #: Frames kept for sizes that were used lately.
 MAX_FRAMES = 64
+#: Sets of input shapes whose sizes are remembered.
+MAX_SHAPES = 256
 
 
 class Executor:
@@ -42,14 +45,26 @@ class Executor:
         self.backends = backends
         self.device = device
         self._lock = threading.Lock()
+        self._prepared = False
         self._order = order_for(plan)
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._arenas: list[Arena] = []
+        self._solved: dict[Any, tuple[tuple[int, ...], dict[str, int]]] = {}
+        #: Inputs of one integer that are symbols of the plan.
+        names = [plan.slots[i].name for i in plan.inputs]
+        self._contents = [(k, s) for k, n in enumerate(names) if (s := content_symbol(n)) in plan.symbols]
+        #: Whether steps find sizes out while they run, which they add to a run's symbols.
+        self._late = any(s.late for s in plan.steps)
         #: For each memory class that is returned, the output that owns the array; others of the class are copied.
         self._owners: dict[int, int] = {}
         for i in plan.outputs:
             if plan.slots[i].storage is Storage.OUTPUT:
                 self._owners.setdefault(plan.slots[i].root, i)
+        self._owned = [
+            (position, i, plan.slots[i].root, dtype)
+            for position, i in enumerate(plan.outputs)
+            if self._owners.get(plan.slots[i].root) == i and (dtype := plan.slots[i].dtype) is not None
+        ]
         self.children: dict[tuple[int, str], Executor] = {
             (i, body.name): Executor(body.plan, backends, device)
             for i, step in enumerate(plan.steps)
@@ -76,9 +91,9 @@ class Executor:
             InputError: sizes that do not fit each other.
             ExecutionError: a kernel failed.
         """
-        env = self._solve(inputs, outer)
+        key, env = self._sizes(inputs, outer)
         try:
-            frame, arena = self._borrow(tuple(env[s] for s in self.plan.symbols))
+            frame, arena = self._borrow(key)
         except MemoryError as error:
             raise _no_memory(error) from error
         try:
@@ -88,6 +103,27 @@ class Executor:
         finally:
             frame.release()
             self._give_back(frame, arena)
+
+    def prepare(self) -> None:
+        """Have the machine code of all steps, and of body graphs that are certain to run.
+
+        Raises:
+            CompileError: machine code could not be generated.
+        """
+        if self._prepared:
+            return
+        kernels: dict[str, list[NativeKernel]] = {}
+        for step in self.plan.steps:
+            if isinstance(step.kernel, NativeKernel):
+                kernels.setdefault(step.placement.backend, []).append(step.kernel)
+            elif isinstance(step.kernel, HostKernel):
+                step.kernel.prepare()
+        for backend, found in kernels.items():
+            self.backends[backend].prepare(found)
+        for (index, _), child in self.children.items():
+            if self.plan.steps[index].placement.op != "If":
+                child.prepare()
+        self._prepared = True
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
         """The frame for these sizes and its arena's size in bytes; nothing is run."""
@@ -103,6 +139,38 @@ class Executor:
             self._frames.clear()
         return freed + sum(c.trim() for c in self.children.values())
 
+    def _sizes(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> tuple[tuple[int, ...], dict[str, int]]:
+        """Values of the plan's symbols, as the key of a frame and by name; remembered for shapes that were met."""
+        known = None
+        if outer is None and not self._contents:
+            try:
+                known = tuple([a.shape for a in inputs])
+            except AttributeError:  # a sequence, or an absent optional
+                known = None
+            found = self._solved.get(known)
+            if found is not None:
+                key, env = found
+                return key, dict(env) if self._late else env
+        env = self._solve(inputs, outer)
+        key = tuple(env[s] for s in self.plan.symbols)
+        if known is not None:
+            if len(self._solved) >= MAX_SHAPES:
+                self._solved.clear()
+            self._solved[known] = key, dict(env) if self._late else env
+        return key, env
+
+    def environment(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """Values of all symbols of sizes, and of the contents of inputs of one integer.
+
+        Raises:
+            InputError: sizes that do not fit each other.
+        """
+        env = self._solve(inputs, None)
+        for slot, value in zip(self.plan.inputs, inputs, strict=True):
+            if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "iub":
+                env[content_symbol(self.plan.slots[slot].name)] = int(value.reshape(()))
+        return env
+
     def _solve(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> dict[str, int]:
         """Values of the plan's symbols from the shapes of ``inputs``; contradictions are errors."""
         plan = self.plan
@@ -110,21 +178,21 @@ class Executor:
         rest: list[tuple[str, int, D.DimLike, int]] = []
         for slot, value in zip(plan.inputs, inputs, strict=True):
             s = plan.slots[slot]
-            if not isinstance(s.fact, TensorFact) or s.fact.shape is None or value is None:
+            if not isinstance(s.type, TensorType) or s.type.shape is None or value is None:
                 continue
             actual = value.shape
-            if len(actual) != len(s.fact.shape):
+            if len(actual) != len(s.type.shape):
                 raise InputError(
                     "wrong rank",
                     value=s.name,
-                    expected=f"{len(s.fact.shape)} axes: {_text(s.fact.shape)}",
+                    expected=f"{len(s.type.shape)} axes: {_text(s.type.shape)}",
                     found=list(actual),
                 )
-            for axis, (d, n) in enumerate(zip(s.fact.shape, actual, strict=True)):
+            for axis, (d, n) in enumerate(zip(s.type.shape, actual, strict=True)):
                 if isinstance(d, int):
                     if d != n:
                         raise InputError(
-                            f"wrong size on axis {axis}", value=s.name, expected=_text(s.fact.shape), found=list(actual)
+                            f"wrong size on axis {axis}", value=s.name, expected=_text(s.type.shape), found=list(actual)
                         )
                     continue
                 names = D.symbols_of(d)
@@ -140,6 +208,10 @@ class Executor:
                         )
                 else:
                     rest.append((s.name, axis, d, n))
+        for position, symbol in self._contents:
+            value = inputs[position]
+            if value is not None:
+                env[symbol] = int(value.reshape(()))
         for name, v in (outer or {}).items():
             env.setdefault(name, v)
         for symbol in plan.symbols:
@@ -159,6 +231,7 @@ class Executor:
                 self._frames.move_to_end(key)
             arena = self._arenas.pop() if self._arenas else Arena()
         if frame is None:
+            self.prepare()
             frame = Frame(self.plan, key, self._order, self.backends)
         if attach:
             frame.attach(arena)
@@ -181,14 +254,13 @@ class Executor:
     ) -> list[Any]:
         plan = self.plan
         arrays: dict[int, Any] = dict(zip(plan.inputs, inputs, strict=True))
-        for position, i in enumerate(plan.outputs):
-            s = plan.slots[i]
-            if self._owners.get(s.root) == i and s.root not in arrays and s.dtype is not None:
+        for position, i, root, dtype in self._owned:
+            if root not in arrays:
                 given = into.get(position)
                 if given is not None and given.shape == frame.shapes[i]:
-                    arrays[s.root] = given
+                    arrays[root] = given
                 else:
-                    arrays[s.root] = self.device.new_output(frame.shapes[i], s.dtype)
+                    arrays[root] = self.device.new_output(frame.shapes[i], dtype)
         values = frame.values
         for i, value in zip(plan.inputs, inputs, strict=True):
             values[i] = value
@@ -260,7 +332,7 @@ class Executor:
             slot = self.plan.slots[i]
             if slot.storage is Storage.LATE:
                 values[i] = _detached(produced, arena)
-                self._bind_late(slot.fact, produced, env)
+                self._bind_late(slot, produced, env)
                 continue
             target = values[i]
             if produced is target:
@@ -281,10 +353,10 @@ class Executor:
             if i not in self.plan.inputs:
                 values[i] = None
 
-    def _bind_late(self, fact: Any, result: Any, env: dict[str, int]) -> None:
-        if not isinstance(fact, TensorFact) or fact.shape is None or not isinstance(result, np.ndarray):
+    def _bind_late(self, slot: Slot, result: Any, env: dict[str, int]) -> None:
+        if slot.shape is None or not isinstance(result, np.ndarray):
             return
-        for d, n in zip(fact.shape, result.shape, strict=False):
+        for d, n in zip(slot.shape, result.shape, strict=False):
             if isinstance(d, D.Dim):
                 names = D.symbols_of(d)
                 if len(names) == 1 and str(d) in names:
@@ -303,24 +375,35 @@ class Executor:
             if not a.holds(size, other):
                 raise disagreement(a, step, size, other)
         launches = kernel.launches([D.evaluate(d, env) for d in kernel.dims])
-        outputs = []
-        for o in step.outputs:
-            if o >= 0:
-                dtype = self.plan.slots[o].dtype
-                assert dtype is not None
-                outputs.append(np.empty(self._shape(o, env), dtype))
-        operands = [np.ascontiguousarray(arguments[i]) if arguments[i].ndim else arguments[i] for i in kernel.reads]
+        outputs = [self._late_array(o, env) for o in step.outputs if o >= 0]
+        operands = [self._laid_out(step.inputs[i], arguments[i]) for i in kernel.reads]
         operands += outputs
-        scratch = D.evaluate(kernel.workspace, env)
+        scratch = D.evaluate(kernel.workspace, env) * self.plan.threads
         if scratch:
             operands.append(np.empty(scratch, np.uint8))
         table = np.array([a.ctypes.data for a in operands], np.int64)
         started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
-        program = self.backends[step.placement.backend].program(started, [table[list(p.operands)] for p, _ in started])
+        tables = [table[list(p.operands)] for p, _ in started]
+        program = self.backends[step.placement.backend].program(started, tables, self.plan.threads)
         if program.run() >= 0:
             raise self._refused(self.plan.steps.index(step))
         produced = iter(outputs)
         return [next(produced) if o >= 0 else None for o in step.outputs]
+
+    def _late_array(self, slot: int, env: Mapping[str, int]) -> np.ndarray[Any, Any]:
+        """A new array that lies as the plan says; without gaps, since a late value is nobody's part."""
+        s = self.plan.slots[slot]
+        shape = self._shape(slot, env)
+        if s.strides is None:
+            return np.empty(shape, s.dtype)
+        steps = [D.evaluate(d, env) for d in s.strides]
+        order = sorted(range(len(shape)), key=lambda a: (-steps[a], a))
+        made = np.empty([shape[a] for a in order], s.dtype)
+        return made.transpose(np.argsort(order))
+
+    def _laid_out(self, slot: int, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The array whose memory a kernel gets: row-major, unless the plan says how the value lies."""
+        return value if self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
 
 
 def _no_memory(error: MemoryError) -> ExecutionError:

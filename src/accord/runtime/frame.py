@@ -7,6 +7,7 @@ outputs.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, ViewKernel
 from accord.errors import ExecutionError, InputError
-from accord.ir.infer import Agreement
+from accord.ir.agreement import Agreement
 from accord.model.limits import physical_memory
 from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, arrange
 from accord.plan.plan import Plan, Step, Storage
@@ -42,10 +43,6 @@ class Arena:
             start = -self._raw.ctypes.data % ALIGNMENT
             self.buffer = self._raw[start : start + nbytes]
             self.address = self.buffer.ctypes.data
-
-    def array(self, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """A view of the memory at ``offset``."""
-        return np.ndarray(shape, dtype, buffer=self.buffer, offset=offset)
 
 
 def arena_blocks(plan: Plan) -> list[Block]:
@@ -92,28 +89,30 @@ class Frame:
             broken = plan.broken(key)
             if broken is not None:
                 raise disagreement(*broken)
-            self.shapes, step_sizes = plan.sizes(key)
+            sizes = plan.sizes(key)
         except ZeroDivisionError as error:
             raise InputError(
                 f"a size is divided by another one that is zero for these inputs{self._symbols()}",
                 remedy="Give inputs without empty axes.",
             ) from error
+        self.shapes: dict[int, tuple[int, ...]] = sizes.shapes
+        self._strides, self._starts = sizes.strides, sizes.offsets
         nbytes = {
             i: _count(self.shapes[i]) * s.dtype.itemsize
             for i in plan.static_slots
             if (s := plan.slots[i]).dtype is not None
         }
         self._refuse_impossible(nbytes)
-        self._offsets, self.arena_bytes = order(nbytes).offsets(nbytes)
+        self._bases, self.arena_bytes = order(nbytes).offsets(nbytes)
         self._refuse_too_large(nbytes)
         self._base = 0
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
         self._table = np.zeros(0, np.int64)
         self.segments: list[tuple[Program, list[int]] | int] = []
-        self._lay_out(step_sizes, backends)
+        self._lay_out(sizes.steps, backends)
         python_slots = self._python_slots()
         self._arena_views = [
-            (i, self._offsets[plan.slots[i].root]) for i in python_slots if plan.slots[i].storage is Storage.ARENA
+            (i, self._bases[plan.slots[i].root]) for i in python_slots if plan.slots[i].storage is Storage.ARENA
         ]
         self._caller_views = [
             (i, plan.slots[i].root)
@@ -133,9 +132,9 @@ class Frame:
                 raise self._size_error(i, "a size is negative", "at least 0", "Give larger inputs.")
             if _count([d for d in shape if d]) >= _MAX_ELEMENTS:
                 raise self._size_error(i, "a size is too large", f"at most {_MAX_ELEMENTS:,} elements", None)
-            root = slots[i].root
-            if root in nbytes and nbytes[root] != nbytes.get(i, nbytes[root]):
-                whole = f"as many elements as '{slots[root].name}' of shape {list(self.shapes[root])}"
+            source = slots[i].whole
+            if source in nbytes and nbytes[source] != nbytes.get(i, nbytes[source]):
+                whole = f"as many elements as '{slots[source].name}' of shape {list(self.shapes[source])}"
                 raise self._size_error(i, "the shape does not hold all elements", whole, None)
 
     def _size_error(self, slot: int, message: str, expected: str, remedy: str | None) -> InputError:
@@ -175,7 +174,18 @@ class Frame:
         for i in python_slots:
             s = self.plan.slots[i]
             if s.storage is Storage.CONSTANT and s.root != i:
-                self.values[i] = self.values[s.root].reshape(self.shapes[i])
+                self.values[i] = self._part(i, self.values[s.root])
+
+    def _part(self, i: int, source: np.ndarray[Any, Any], start: int = 0) -> np.ndarray[Any, Any]:
+        """The array of slot ``i`` in the memory of its root, which is row-major and begins at byte ``start``."""
+        dtype = self.plan.slots[i].dtype
+        assert dtype is not None
+        strides = self._strides.get(i)
+        nbytes = None if strides is None else tuple(s * dtype.itemsize for s in strides)
+        shape = self.shapes[i]
+        offset = start + self._starts.get(i, 0) if _count(shape) else 0
+        part: np.ndarray[Any, Any] = np.ndarray(shape, dtype, source.reshape(-1).view(np.uint8), offset, nbytes)
+        return part
 
     def _python_slots(self) -> list[int]:
         """Slots that a Python step touches, or that are returned."""
@@ -191,7 +201,7 @@ class Frame:
     def _lay_out(self, step_sizes: Mapping[int, tuple[int, ...]], backends: Mapping[str, Backend]) -> None:
         """Build the operand table and the programs."""
         plan = self.plan
-        operands: list[int] = []  # root slot of each table entry
+        operands: list[int] = []  # slot of each table entry
         runs: list[_Run | int] = []
         for index, step in enumerate(plan.steps):
             kernel = step.kernel
@@ -210,30 +220,34 @@ class Frame:
                 if not launch.tasks:
                     continue
                 start = len(operands)
-                operands.extend(plan.slots[slots[i]].root for i in phase.operands)
+                operands.extend(slots[i] for i in phase.operands)
                 last.launches.append((phase, launch))
                 last.spans.append((start, len(operands)))
                 last.steps.append(index)
         self._table = np.zeros(len(operands), np.int64)
-        roots = np.array(operands, np.int64)
-        self._arena_entries: np.ndarray[Any, Any] = np.array(
-            [i for i, r in enumerate(operands) if plan.slots[r].storage is Storage.ARENA], np.int64
-        )
-        self._arena_offsets = np.array([self._offsets[int(r)] for r in roots[self._arena_entries]], np.int64)
-        entries: dict[int, list[int]] = {}
-        for i, r in enumerate(operands):
-            storage = plan.slots[r].storage
-            if storage is Storage.CONSTANT:
-                self._table[i] = self.values[r].ctypes.data
+        arena: list[tuple[int, int]] = []
+        caller: dict[int, list[tuple[int, int]]] = {}
+        for i, slot in enumerate(operands):
+            root, start = plan.slots[slot].root, self._starts.get(slot, 0)
+            storage = plan.slots[root].storage
+            if storage is Storage.ARENA:
+                arena.append((i, self._bases[root] + start))
+            elif storage is Storage.CONSTANT:
+                self._table[i] = self.values[root].ctypes.data + start
             elif storage in (Storage.INPUT, Storage.OUTPUT):
-                entries.setdefault(r, []).append(i)
-        self._entries = {r: np.array(e, np.int64) for r, e in entries.items()}
+                caller.setdefault(root, []).append((i, start))
+        self._arena_entries: np.ndarray[Any, Any] = np.array([i for i, _ in arena], np.int64)
+        self._arena_offsets: np.ndarray[Any, Any] = np.array([at for _, at in arena], np.int64)
+        # NumPy takes several times as long to store one element
+        self._cells = (ctypes.c_int64 * len(operands)).from_buffer(self._table.data) if operands else None
+        #: Table entries of the caller's arrays by root: where, and what to add to the address.
+        self._entries = caller
         for run in runs:
             if isinstance(run, int):
                 self.segments.append(run)
             elif run.launches:
                 tables = [self._table[a:b] for a, b in run.spans]
-                self.segments.append((backends[run.backend].program(run.launches, tables), run.steps))
+                self.segments.append((backends[run.backend].program(run.launches, tables, plan.threads), run.steps))
 
     def _is_free(self, index: int) -> bool:
         """True for a view that shares its input's memory: nothing has to run."""
@@ -251,24 +265,27 @@ class Frame:
         self._base = arena.address
         self._table[self._arena_entries] = self._arena_offsets + arena.address
         for i, offset in self._arena_views:
-            dtype = self.plan.slots[i].dtype
-            assert dtype is not None
-            self.values[i] = arena.array(offset, self.shapes[i], dtype)
+            self.values[i] = self._part(i, arena.buffer, offset)
 
     def bind_caller(self, arrays: Mapping[int, Any]) -> None:
         """Write the addresses of the caller's inputs and of the new outputs, by root slot."""
-        table = self._table
+        cells = self._cells
         for slot, entries in self._entries.items():
-            table[entries] = arrays[slot].ctypes.data
+            address = arrays[slot].__array_interface__["data"][0]
+            for i, start in entries:
+                cells[i] = address + start  # type: ignore[index]
         for i, root in self._caller_views:
             source = arrays.get(root)
-            if source is not None:
-                dtype = self.plan.slots[i].dtype
-                if source.dtype != dtype:  # computed in place as another type of the same size
-                    source = source.reshape(-1).view(dtype)
-                if source.shape != self.shapes[i]:
-                    source = source.reshape(self.shapes[i])
-            self.values[i] = source
+            self.values[i] = None if source is None else self._caller_part(i, source)
+
+    def _caller_part(self, i: int, source: Any) -> Any:
+        """The array of slot ``i`` in an array of the caller's, or in a returned one."""
+        if i in self._strides or i in self._starts or source.size != _count(self.shapes[i]):
+            return self._part(i, source)
+        dtype = self.plan.slots[i].dtype
+        if source.dtype != dtype:  # computed in place as another type of the same size
+            source = source.reshape(-1).view(dtype)
+        return source if source.shape == self.shapes[i] else source.reshape(self.shapes[i])
 
     def release(self) -> None:
         """Forget the caller's arrays and what was made while running, so that a pooled frame keeps none alive."""

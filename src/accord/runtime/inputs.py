@@ -8,10 +8,45 @@ from typing import Any
 import numpy as np
 
 from accord.errors import InputError
-from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact
 from accord.plan.plan import Plan
+from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
 
-__all__ = ["as_array", "match_inputs"]
+__all__ = ["Matcher", "as_array", "match_inputs"]
+
+
+class Matcher:
+    """Matches and checks a model's inputs; what is already as it should be takes a short way.
+
+    Args:
+        plan: The plan.
+        count: Number of the model's inputs.
+    """
+
+    def __init__(self, plan: Plan, count: int) -> None:
+        self._plan = plan
+        self._count = count
+        self._expected: list[tuple[str, np.dtype[Any], bool]] | None = []
+        for i in plan.inputs[:count]:
+            slot = plan.slots[i]
+            if slot.dtype is None or slot.shape is None:
+                self._expected = None
+                break
+            self._expected.append((slot.name, slot.dtype, slot.shape == ()))
+
+    def __call__(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """As :func:`match_inputs`."""
+        if self._expected is not None and not args and len(named) == self._count:
+            values = []
+            for name, dtype, scalar in self._expected:
+                value = named.get(name)
+                if type(value) is not np.ndarray or value.dtype != dtype or (scalar and value.ndim):
+                    break
+                if not (value.flags.c_contiguous and value.flags.aligned):
+                    break
+                values.append(value)
+            else:
+                return values
+        return match_inputs(self._plan, self._count, args, named)
 
 
 def match_inputs(plan: Plan, count: int, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
@@ -42,12 +77,12 @@ def match_inputs(plan: Plan, count: int, args: Sequence[Any], named: Mapping[str
     given = dict(zip(names, args, strict=False)) | dict(named)
     values: list[Any] = []
     for i, name in zip(plan.inputs[:count], names, strict=True):
-        fact = plan.slots[i].fact
+        kind = plan.slots[i].type
         if name not in given:
             if i in plan.defaults:
-                values.append(_convert(name, fact, plan.defaults[i]))
+                values.append(_convert(name, kind, plan.defaults[i]))
                 continue
-            if isinstance(fact, OptionalFact):
+            if isinstance(kind, OptionalType):
                 values.append(None)
                 continue
             missing = [n for n, s in zip(names, plan.inputs, strict=False) if n not in given and s not in plan.defaults]
@@ -56,30 +91,29 @@ def match_inputs(plan: Plan, count: int, args: Sequence[Any], named: Mapping[str
                 expected=", ".join(names),
                 found=", ".join(given) or "no inputs",
             )
-        values.append(_convert(name, fact, given[name]))
+        values.append(_convert(name, kind, given[name]))
     return values
 
 
-def _convert(name: str, fact: Fact, value: Any) -> Any:
-    if isinstance(fact, TensorFact):
-        return _tensor(name, fact, value)
-    if isinstance(fact, SequenceFact):
+def _convert(name: str, kind: ValueType, value: Any) -> Any:
+    if isinstance(kind, TensorType):
+        return _tensor(name, kind, value)
+    if isinstance(kind, SequenceType):
         if not isinstance(value, (list, tuple)):
             raise InputError(
                 "a sequence is needed", value=name, expected="a list of arrays", found=type(value).__name__
             )
-        element = fact.element
+        element = kind.element
         return [_convert(f"{name}[{i}]", element, v) if element is not None else v for i, v in enumerate(value)]
-    if isinstance(fact, OptionalFact):
-        return None if value is None else value if fact.element is None else _convert(name, fact.element, value)
+    if isinstance(kind, OptionalType):
+        return None if value is None else value if kind.element is None else _convert(name, kind.element, value)
     return value
 
 
-def _tensor(name: str, fact: TensorFact, value: Any) -> np.ndarray[Any, Any]:
-    wanted = fact.dtype.numpy() if fact.dtype is not None else None
-    text = fact.dtype is not None and fact.dtype.name == "STRING"
-    array = as_array(name, value, np.dtype(object) if text else wanted)
-    if text:
+def _tensor(name: str, kind: TensorType, value: Any) -> np.ndarray[Any, Any]:
+    wanted = kind.dtype
+    array = as_array(name, value, wanted)
+    if kind.is_text:
         return _strings(name, array)
     if wanted is not None and array.dtype != wanted:
         if array.dtype.newbyteorder("=") == wanted:
@@ -88,11 +122,11 @@ def _tensor(name: str, fact: TensorFact, value: Any) -> np.ndarray[Any, Any]:
             raise InputError(
                 "wrong dtype",
                 value=name,
-                expected=str(np.dtype(wanted)),
+                expected=str(wanted),
                 found=str(array.dtype),
-                remedy=f"Convert it: array.astype('{np.dtype(wanted)}').",
+                remedy=f"Convert it: array.astype('{wanted}').",
             )
-    if fact.shape == () and array.size == 1:
+    if kind.shape == () and array.size == 1:
         array = array.reshape(())  # a scalar may come as a tensor of one element
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
 

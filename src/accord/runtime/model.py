@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accord.errors import InputError
-from accord.ir.dims import DimLike
-from accord.ir.facts import Fact, TensorFact
+from accord.backends.discovery import backend_named
+from accord.backends.protocol import StoredCodeError, ViewKernel
+from accord.errors import InputError, ModelError
+from accord.ir import dims as D
+from accord.ir.compute import content_symbol
+from accord.ir.dims import Dim, DimLike
 from accord.model.limits import Limits
+from accord.plan.plan import Plan
+from accord.plan.types import TensorType, ValueType
 from accord.runtime.executor import Executor
-from accord.runtime.inputs import match_inputs
-from accord.runtime.pipeline import Compiled, Options, StageHook, compile_model, disabled_tuple
+from accord.runtime.inputs import Matcher
+from accord.runtime.interface import Interface
+from accord.runtime.options import Options, disabled_tuple
+from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
+
+if TYPE_CHECKING:
+    from accord.runtime.pipeline import Compiled, StageHook
 
 __all__ = ["Model", "Outputs", "ValueInfo", "load"]
 
@@ -66,6 +78,57 @@ class Outputs(tuple[Any, ...]):
         return (Outputs, (tuple(self), self.names))
 
 
+#: Sets of input shapes (and contents, where they decide) for which the choice of a variant is remembered.
+MAX_CHOICES = 256
+#: Variants of a plan that are kept.
+MAX_VARIANTS = 8
+
+
+def guess(condition: Dim) -> bool:
+    """What a condition on sizes is taken to be before any input is seen: batches of one, other sizes large.
+
+    A comparison of an input's content with a constant is taken to hold.
+    """
+    contents = [s for s in D.symbols_of(condition) if s.startswith(content_symbol(""))]
+    sizes = {s: 1 if s.endswith(".0") or s.lower() in _BATCH else _LARGE for s in D.symbols_of(condition)}
+    candidates = [int(n) for n in re.findall(r"\d+", str(condition))] if contents else []
+    return any(D.evaluate(condition, {**sizes, **dict.fromkeys(contents, value)}) for value in (*candidates, 0))
+
+
+_LARGE = 512
+_BATCH = frozenset({"n", "b", "batch", "batch_size", "batchsize"})
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A plan that is ready to run, and what must be so of sizes."""
+
+    executor: Executor
+    decisions: tuple[tuple[Dim, int], ...]
+
+    @staticmethod
+    def of(stored: StoredModel) -> _Variant | None:
+        """None if machine code that a stored plan counts on is gone."""
+        backends = {name: backend_named(name) for name in stored.backends}
+        executor = Executor(stored.plan, backends, backends[stored.device])
+        try:
+            executor.prepare()
+        except StoredCodeError:
+            return None
+        return _Variant(executor, stored.decisions)
+
+    def holds(self, env: Mapping[str, int]) -> bool:
+        """Whether the decisions are right for these sizes."""
+        return all(int(bool(D.evaluate(d, env))) == truth for d, truth in self.decisions)
+
+
+def _decisive(value: Any) -> Any:
+    """Of an input what can decide: its shape, or its content where that is one integer."""
+    if not isinstance(value, np.ndarray):
+        return None
+    return value.shape if value.size != 1 or value.dtype.kind not in "iub" else (value.shape, int(value.reshape(())))
+
+
 class Model:
     """A compiled model. Call it with arrays, by position or by name; several threads may do so at once.
 
@@ -74,20 +137,97 @@ class Model:
     Attributes:
         inputs: What it takes.
         outputs: What it returns.
-        compiled: Graph, plan, patches and reasons, for ``explain``.
+        plan: What a run does.
+        interface: What the file says of inputs, outputs and origin.
+        seconds: Time for each stage of compilation; only "stored" if the plan was found on disk.
     """
 
     def __init__(self, source: Any, options: Options, *, on_stage: StageHook | None = None) -> None:
         self.options = options
-        self.compiled: Compiled = compile_model(source, options, on_stage=on_stage)
-        plan = self.compiled.plan
-        self._count = len(plan.inputs)
-        self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].fact) for i in plan.inputs)
-        names = [v.name or f"output{k}" for k, v in enumerate(self.compiled.model.graph.outputs)]
-        self.outputs = tuple(_info(n, plan.slots[i].fact) for n, i in zip(names, plan.outputs, strict=True))
-        self._names = tuple(names)
-        self._executor = Executor(plan, self.compiled.backends, self.compiled.device)
+        self._source = source
+        self._compiled: Compiled | None = None
         self._lock = threading.Lock()
+        start = time.perf_counter()
+        # whoever wants to see the stages needs them to happen
+        key = model_key(source, options) if on_stage is None and options.device == "cpu" else None
+        stored = None if key is None else read_plan(key)
+        first = None if stored is None else _Variant.of(stored)
+        if first is None:
+            compiled = self._first_compiled(on_stage)
+            stored = _stored(compiled)
+            self.seconds = compiled.seconds
+            if key is not None and write_plan(key, stored):
+                # the weights of the entry are shared with other processes; these can go
+                stored = read_plan(key) or stored
+            first = _Variant.of(stored) or _Variant.of(_stored(compiled))
+            assert first is not None
+        else:
+            self.seconds = {"stored": time.perf_counter() - start}
+        assert stored is not None
+        self._first = first
+        self._variants = [first]
+        self._chosen: dict[Any, _Variant] = {}
+        self.plan: Plan = stored.plan
+        self.interface: Interface = stored.interface
+        plan = self.plan
+        self._match = Matcher(plan, len(plan.inputs))
+        self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].type) for i in plan.inputs)
+        self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(stored.outputs, plan.outputs, strict=True))
+        self._names = stored.outputs
+
+    def _first_compiled(self, on_stage: StageHook | None) -> Compiled:
+        """Compiled for the sizes that are likely; for any, if a wrong guess leads to a contradiction."""
+        if on_stage is None:
+            try:
+                compiled = self._compile(None, guess)
+            except ModelError:
+                return self._compile(None, None)
+            if compiled.decisions:
+                from accord.runtime.pipeline import check_model
+
+                check_model(self._source, self.options)  # what is wrong in the branches that were not taken
+            return compiled
+        return self._compile(on_stage, None)
+
+    def _executor_for(self, values: Sequence[Any]) -> Executor:
+        """What runs for these inputs: the plan, or one for which what they decide is so."""
+        if not self._first.decisions:
+            return self._first.executor
+        key = tuple(_decisive(v) for v in values)
+        known = self._chosen.get(key)
+        if known is None:
+            known = self._variant_for(values)
+            if len(self._chosen) >= MAX_CHOICES:
+                self._chosen.clear()
+            self._chosen[key] = known
+        return known.executor
+
+    def _variant_for(self, values: Sequence[Any]) -> _Variant:
+        env = self._first.executor.environment(values)
+        with self._lock:
+            for variant in self._variants:
+                if variant.holds(env):
+                    return variant
+            compiled = self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
+            made = _Variant.of(_stored(compiled))
+            assert made is not None
+            self._variants = [made, *self._variants[: MAX_VARIANTS - 1]]
+            return made
+
+    @property
+    def compiled(self) -> Compiled:
+        """Graph, plan, patches and reasons, for ``explain``; compiled now if the plan was found on disk."""
+        return self._first_compiled(None) if self._compiled is None else self._compiled
+
+    def _compile(
+        self, on_stage: StageHook | None, decide: Callable[[Dim], bool | None] | None, *, keep: bool = True
+    ) -> Compiled:
+        from accord.runtime.pipeline import compile_model
+
+        compiled = compile_model(self._source, self.options, on_stage=on_stage, decide=decide)
+        if keep:
+            self._compiled = compiled
+        return compiled
 
     def __call__(self, *args: Any, **named: Any) -> Outputs:
         """Run the model.
@@ -105,9 +245,9 @@ class Model:
             ExecutionError: a kernel failed.
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not named:
-            named, args = dict(args[0]), ()
-        values = match_inputs(self.compiled.plan, self._count, args, named)
-        return Outputs(self._executor.run(values), self._names)
+            named, args = args[0], ()  # type: ignore[assignment]
+        values = self._match(args, named)
+        return Outputs(self._executor_for(values).run(values), self._names)
 
     run = __call__
 
@@ -124,14 +264,14 @@ class Model:
         Raises:
             InputError: no such output, or an array of another dtype or shape; or as for a call.
         """
-        values = match_inputs(self.compiled.plan, self._count, (), named)
+        values = self._match((), named)
         unknown = [n for n in into if n not in self._names]
         if unknown:
             raise InputError(f"the model has no output '{unknown[0]}'", expected=", ".join(self._names))
         given = {self._names.index(n): array for n, array in into.items()}
         arrays = [v for v in values if isinstance(v, np.ndarray)]
         direct = {k: a for k, a in given.items() if self._is_direct(k, a, arrays)}
-        results = self._executor.run(values, into=direct)
+        results = self._executor_for(values).run(values, into=direct)
         for k, target in given.items():
             produced = results[k]
             if not isinstance(produced, np.ndarray) or (produced.shape, produced.dtype) != (target.shape, target.dtype):
@@ -149,7 +289,7 @@ class Model:
     def _is_direct(self, k: int, array: np.ndarray[Any, Any], inputs: Sequence[np.ndarray[Any, Any]]) -> bool:
         """True if a run may write output ``k`` to ``array`` at once: nothing that it still reads is there."""
         return (
-            array.dtype == self.compiled.plan.slots[self.compiled.plan.outputs[k]].dtype
+            array.dtype == self.plan.slots[self.plan.outputs[k]].dtype
             and array.flags.c_contiguous
             and array.flags.aligned
             and array.flags.writeable
@@ -158,7 +298,7 @@ class Model:
 
     def trim(self) -> int:
         """Give memory that no run uses back to the system; returns the number of bytes."""
-        return self._executor.trim()
+        return sum(v.executor.trim() for v in self._variants)
 
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Memory that a run with inputs of these shapes needs, without running.
@@ -173,7 +313,7 @@ class Model:
         Raises:
             InputError: a size stays unknown.
         """
-        plan = self.compiled.plan
+        plan = self.plan
         probes = []
         for i in plan.inputs:
             slot = plan.slots[i]
@@ -182,8 +322,8 @@ class Model:
             if len(shape) != len(declared):
                 raise InputError("its shape is needed", value=slot.name, expected=f"{len(declared)} sizes")
             probes.append(np.broadcast_to(np.zeros((), slot.dtype), tuple(shape)))
-        env = self._executor._solve(probes, None)
-        frame, arena = self._executor.memory(env)
+        executor = self._first.executor
+        frame, arena = executor.memory(executor.environment(probes))
         unshared = 0
         for i, s in enumerate(plan.slots):
             if i in frame.shapes and s.first >= 0 and s.dtype is not None:
@@ -191,12 +331,30 @@ class Model:
         return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
 
 
-def _info(name: str, fact: Fact) -> ValueInfo:
-    if isinstance(fact, TensorFact):
-        dtype = fact.dtype.name.lower() if fact.dtype is not None else "unknown"
-        shape = None if fact.shape is None else tuple(_size(d) for d in fact.shape)
-        return ValueInfo(name, dtype, shape)
-    return ValueInfo(name, str(fact), None)
+def _stored(compiled: Compiled) -> StoredModel:
+    names = tuple(v.name or f"output{k}" for k, v in enumerate(compiled.model.graph.outputs))
+    used = {compiled.device.name, *_backends_of(compiled.plan)}
+    return StoredModel(
+        compiled.plan,
+        compiled.interface,
+        names,
+        compiled.device.name,
+        tuple(sorted(used)),
+        compiled.external,
+        compiled.decisions,
+    )
+
+
+def _backends_of(plan: Plan) -> set[str]:
+    found = {s.placement.backend for s in plan.steps if s.kernel is not None and not isinstance(s.kernel, ViewKernel)}
+    return found.union(*(_backends_of(b.plan) for s in plan.steps for b in s.bodies))
+
+
+def _info(name: str, kind: ValueType) -> ValueInfo:
+    if isinstance(kind, TensorType):
+        shape = None if kind.shape is None else tuple(_size(d) for d in kind.shape)
+        return ValueInfo(name, kind.name or "unknown", shape)
+    return ValueInfo(name, str(kind), None)
 
 
 def _describe(value: Any) -> str:
@@ -234,6 +392,7 @@ def load(
         ModelError: the file or the graph is wrong.
         UnsupportedError: nothing can run it.
         BackendError: no backend serves the device.
+        CompileError: machine code could not be generated.
     """
     options = Options(device, level, disabled_tuple(disabled_rules), strict, threads, base_dir=base_dir, limits=limits)
     return Model(model, options)

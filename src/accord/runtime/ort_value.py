@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from accord.errors import BackendError, InputError
 
-__all__ = ["OrtValue", "check_device", "element_type", "memory_view", "onnx_type"]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["OrtValue", "check_device", "element_type", "memory_view"]
 
 
 def check_device(device_type: str, device_id: int = 0) -> None:
@@ -35,6 +37,8 @@ def element_type(dtype: Any) -> ir.DataType:
     Raises:
         InputError: ONNX has no such type.
     """
+    import onnx_ir as ir
+
     try:
         if isinstance(dtype, int):
             return ir.DataType(dtype)
@@ -42,19 +46,6 @@ def element_type(dtype: Any) -> ir.DataType:
         return ir.DataType.STRING if dtype.kind in "OUS" else ir.DataType.from_numpy(dtype)
     except (TypeError, ValueError) as error:
         raise InputError("no ONNX element type", found=repr(dtype)) from error
-
-
-def onnx_type(type_: ir.TypeProtocol | None) -> str:
-    """An ONNX type as ONNX Runtime writes it: "tensor(float)", "seq(tensor(int64))", "optional(seq(tensor(float)))"."""
-    if isinstance(type_, ir.SparseTensorType):
-        return f"sparse_tensor({type_.dtype.name.lower()})"
-    if isinstance(type_, ir.SequenceType):
-        return f"seq({onnx_type(type_.elem_type)})"
-    if isinstance(type_, ir.OptionalType):
-        return f"optional({onnx_type(type_.elem_type)})"
-    if type_ is None:
-        return "unknown"
-    return f"tensor({type_.dtype.name.lower()})"
 
 
 def memory_view(pointer: int, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
@@ -69,7 +60,7 @@ def memory_view(pointer: int, shape: Sequence[int], dtype: Any) -> np.ndarray[An
         InputError: no address, a negative size, or elements of no fixed size.
     """
     kind = element_type(dtype)
-    if kind == ir.DataType.STRING:
+    if kind.name == "STRING":
         raise InputError("strings have no fixed size and cannot be given by address", remedy="Bind an array.")
     sizes = tuple(int(d) for d in shape)
     if any(d < 0 for d in sizes):

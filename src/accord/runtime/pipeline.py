@@ -6,7 +6,9 @@ stage       what holds after it
 loaded      the file's graph, checked
 normalised  one operator version, functions inlined, every value has a fact
 declutter   constants folded, no-ops and duplicates gone
-fuse        operators joined into model-local functions
+recognise   operators that an exporter took apart are whole again
+fuse        elementwise operators computed on the results of contractions and windows
+join        other connected operators in one loop nest
 ==========  ===========================================================================
 
 Each of these is a valid ONNX model and can be dumped. Then come ``placed`` (a kernel for each node) and ``planned``.
@@ -14,9 +16,8 @@ Each of these is a valid ONNX model and can be dumped. Then come ``placed`` (a k
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -25,61 +26,30 @@ import onnx_ir as ir
 import accord.ops.catalog  # noqa: F401  registers shape rules and expansions
 from accord.backends.discovery import backends_for
 from accord.backends.protocol import Backend
-from accord.errors import AccordError
+from accord.backends.view import NodeView
+from accord.ir.dims import Dim
 from accord.ir.infer import Analyzer
-from accord.model.limits import DEFAULT_LIMITS, Limits
+from accord.ir.reason import Reason
+from accord.model.limits import DEFAULT_LIMITS
 from accord.model.load import load_model
-from accord.model.normalise import normalise
+from accord.model.normalise import Decide, normalise
 from accord.model.operands import check_operands, declared_outputs
 from accord.passes.manager import PassLog, PassManager
-from accord.passes.phases import MAX_LEVEL, phases, rule_names
+from accord.passes.phases import phases
 from accord.placement.placer import Placer
 from accord.plan.builder import PlanBuilder
 from accord.plan.plan import Plan
 from accord.runtime.evaluate import evaluate_node
+from accord.runtime.interface import Interface
+from accord.runtime.options import Options, thread_count
+from accord.runtime.signature import complete, declared_interface
 
-__all__ = ["STAGES", "Compiled", "Options", "StageHook", "compile_model"]
+__all__ = ["STAGES", "Compiled", "StageHook", "check_model", "compile_model"]
 
 #: Called after a stage with its name, the model and the facts (None before there are any).
 StageHook: TypeAlias = Callable[[str, ir.Model, Analyzer | None], None]
 
-STAGES = ("loaded", "normalised", "declutter", "fuse")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a model is compiled.
-
-    Attributes:
-        device: "cpu", "null", or what an installed backend serves.
-        level: 0 (rewrite nothing) to 3 (all rules).
-        disabled_rules: Names of rules that must not run.
-        strict: A node that only a fall-back backend can run is an error.
-        threads: Threads for one run; None: as many as the process may use.
-        stop_after: Apply at most this many patches (for finding one at fault).
-        reference: Use the reference backend only.
-        base_dir: Folder of external data; None: the folder of the model's path.
-        limits: How large the model may be; None: the defaults of :class:`accord.model.limits.Limits`.
-    """
-
-    device: str = "cpu"
-    level: int = MAX_LEVEL
-    disabled_rules: tuple[str, ...] = ()
-    strict: bool = False
-    threads: int | None = None
-    stop_after: int | None = None
-    reference: bool = False
-    base_dir: str | os.PathLike[str] | None = None
-    limits: Limits | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.level <= MAX_LEVEL:
-            raise AccordError("unknown optimisation level", expected=f"0 to {MAX_LEVEL}", found=self.level)
-        unknown = set(self.disabled_rules) - set(rule_names())
-        if unknown:
-            raise AccordError(
-                f"unknown rule {', '.join(sorted(unknown))}", expected=f"names among {', '.join(rule_names())}"
-            )
+STAGES = ("loaded", "normalised", "declutter", "recognise", "fuse", "join")
 
 
 @dataclass(slots=True)
@@ -94,6 +64,9 @@ class Compiled:
         log: Patches and reasons.
         notes: What ``normalise`` did.
         seconds: Time for each stage.
+        interface: What the file says of inputs, outputs and origin.
+        external: Path, size and time of change of each file with external data.
+        decisions: What was taken to be so of sizes: expressions and their values.
     """
 
     model: ir.Model
@@ -102,16 +75,22 @@ class Compiled:
     device: Backend
     log: PassLog
     notes: Sequence[str]
+    interface: Interface
     seconds: dict[str, float] = field(default_factory=dict)
+    external: tuple[tuple[str, int, int], ...] = ()
+    decisions: tuple[tuple[Dim, int], ...] = ()
 
 
-def compile_model(source: Any, options: Options, *, on_stage: StageHook | None = None) -> Compiled:
+def compile_model(
+    source: Any, options: Options, *, on_stage: StageHook | None = None, decide: Decide | None = None
+) -> Compiled:
     """Run all stages.
 
     Args:
         source: Path, bytes, ``ModelProto``, ``onnx_ir.Model`` or a binary file object.
         options: How to compile.
         on_stage: Called after each stage with its name, the model and the facts; it must not change the model.
+        decide: Which branch to take where the sizes of inputs decide; see :func:`~accord.model.normalise.normalise`.
 
     Raises:
         ModelError: the model is wrong.
@@ -127,50 +106,72 @@ def compile_model(source: Any, options: Options, *, on_stage: StageHook | None =
             on_stage(stage, model, analyzer)
         start = time.perf_counter()
 
-    model = load_model(source, limits=options.limits or DEFAULT_LIMITS, base_dir=options.base_dir)
+    opened: list[tuple[str, int, int]] = []
+    model = load_model(source, limits=options.limits or DEFAULT_LIMITS, base_dir=options.base_dir, opened=opened)
+    interface = declared_interface(model)
     done("loaded", model, None)
     chosen = backends_for(options.device, reference_only=options.reference)
     declared = declared_outputs(model)
-    result = normalise(model, evaluator=evaluate_node)
+    decisions: dict[Dim, int] = {}
+
+    def noted(condition: Dim) -> bool | None:
+        truth = None if decide is None else decide(condition)
+        if truth is not None:
+            decisions[condition] = int(truth)
+        return truth
+
+    result = normalise(model, evaluator=evaluate_node, decide=None if decide is None else noted)
     analyzer = result.analyzer
     check_operands(model, analyzer.facts, analyzer.opsets, declared)
     done("normalised", model, analyzer)
-    manager = PassManager(model, analyzer, disabled=options.disabled_rules, stop_after=options.stop_after)
+    manager = PassManager(
+        model,
+        analyzer,
+        disabled=options.disabled_rules,
+        stop_after=options.stop_after,
+        fuses=lambda node: chosen[0].fuses(NodeView(node, analyzer)),
+        joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
+        runs=lambda node: _runs(chosen, NodeView(node, analyzer)),
+    )
     for phase in phases():
-        manager.run_phase(phase.name, phase.rules, options.level)
+        manager.run_phase(phase.name, phase.rules, options.level, native=phase.native)
         done(phase.name, model, analyzer)
     placer = Placer(chosen, analyzer, strict=options.strict)
     plan = PlanBuilder(placer, analyzer, threads=thread_count(options.threads)).build(model.graph)
     done("planned", model, analyzer)
     return Compiled(
-        model, plan, {b.name: b for b in chosen}, chosen[0], manager.log, [str(n) for n in result.notes], seconds
+        model,
+        plan,
+        {b.name: b for b in chosen},
+        chosen[0],
+        manager.log,
+        [str(n) for n in result.notes],
+        complete(interface, plan),
+        seconds,
+        tuple(opened),
+        tuple(decisions.items()),
     )
 
 
-def thread_count(requested: int | None) -> int:
-    """Threads to use: what was asked for, else what affinity and the container's CPU quota allow.
+def _runs(backends: Sequence[Backend], view: NodeView) -> Reason | None:
+    """None if a backend that is no fall-back has a kernel for a node (or if there are none but fall-backs)."""
+    native = [b for b in backends if not b.fallback]
+    refused: Reason | None = None
+    for backend in native:
+        kernel = backend.select(view)
+        if not isinstance(kernel, Reason):
+            return None
+        refused = refused or kernel
+    return refused
+
+
+def check_model(source: Any, options: Options) -> None:
+    """Look for what is wrong in a model, in all branches.
 
     Raises:
-        AccordError: fewer than one was asked for.
+        ModelError: the model is wrong.
     """
-    import math
-    import os
-    from pathlib import Path
-
-    if requested is not None:
-        if requested < 1:
-            raise AccordError("the number of threads must be at least 1", found=requested)
-        return requested
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            allowed = min(allowed, max(1, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no cgroup v2 here: affinity alone decides
-        pass
-    return allowed
-
-
-def disabled_tuple(rules: Collection[str] | str) -> tuple[str, ...]:
-    """Rule names as a tuple; a single name may be given as a string."""
-    return (rules,) if isinstance(rules, str) else tuple(rules)
+    model = load_model(source, limits=options.limits or DEFAULT_LIMITS, base_dir=options.base_dir)
+    declared = declared_outputs(model)
+    result = normalise(model, evaluator=evaluate_node)
+    check_operands(model, result.analyzer.facts, result.analyzer.opsets, declared)

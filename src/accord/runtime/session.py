@@ -16,25 +16,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from accord.errors import AccordError, ExecutionError, InputError
-from accord.ir.infer import Analyzer
-from accord.passes.phases import rule_names
-from accord.placement.placer import Placement
+from accord.placement.placement import Placement
 from accord.plan.plan import Plan
+from accord.runtime.interface import ModelMetadata, NodeArg
 from accord.runtime.io_binding import IOBinding
 from accord.runtime.model import Model
+from accord.runtime.options import Options
 from accord.runtime.ort_value import OrtValue
-from accord.runtime.overrides import with_overrides
-from accord.runtime.pipeline import STAGES, Options
 from accord.runtime.providers import LOGGER, resolve_providers
-from accord.runtime.save import save_stage
 from accord.runtime.session_options import RunOptions, SessionOptions
-from accord.runtime.signature import ModelMetadata, NodeArg, Signature
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from accord.ir.infer import Analyzer
 
 __all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]
 
@@ -88,14 +88,21 @@ class InferenceSession:
         """Compile for the providers; where that fails, what was there before stays in use."""
         options = self._options
         chosen, device = resolve_providers(providers, provider_options, fallback=self._fallback)
-        source = with_overrides(self._source, options) if options.dimensions or options.initializers else self._source
-        signature = Signature()
+        source = self._source
+        if options.dimensions or options.initializers:
+            from accord.runtime.overrides import with_overrides
 
-        def on_stage(stage: str, model: ir.Model, analyzer: Analyzer | None) -> None:
-            if stage == STAGES[0]:
-                signature.read(model)
-            if stage == STAGES[-1] and options.optimized_model_filepath:
-                save_stage(model, analyzer, options.optimized_model_filepath)
+            source = with_overrides(source, options)
+        on_stage = None
+        if options.optimized_model_filepath:
+            from accord.runtime.pipeline import STAGES
+            from accord.runtime.save import save_stage
+
+            path = options.optimized_model_filepath
+
+            def on_stage(stage: str, model: ir.Model, analyzer: Analyzer | None) -> None:
+                if stage == STAGES[-1]:
+                    save_stage(model, analyzer, path)
 
         pipeline = Options(
             device=device,
@@ -106,13 +113,12 @@ class InferenceSession:
         )
         with self._timed("session_initialization", "Session"):
             model = Model(source, pipeline, on_stage=on_stage)
-        signature.complete(model)
-        self._providers, self._signature, self._model = chosen, signature, model
-        self._positions = {a.name: i for i, a in enumerate(signature.outputs)}
+        self._providers, self._interface, self._model = chosen, model.interface, model
+        self._positions = {a.name: i for i, a in enumerate(model.interface.outputs)}
         self._report_fallbacks()
 
     def _report_fallbacks(self) -> None:
-        placements = [p for p in _placements(self._model.compiled.plan) if p.fallback]
+        placements = [p for p in _placements(self._model.plan) if p.fallback]
         if placements and self._options.log_severity_level <= _WARNING:
             counts = Counter(p.op for p in placements).most_common()
             LOGGER.warning(
@@ -127,19 +133,19 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that a run needs."""
-        return list(self._signature.inputs)
+        return list(self._interface.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs, in the model's order."""
-        return list(self._signature.outputs)
+        return list(self._interface.outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """The inputs that have a default."""
-        return list(self._signature.optional)
+        return list(self._interface.optional)
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the model file says of itself."""
-        return self._signature.metadata
+        return self._interface.metadata
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
@@ -232,7 +238,7 @@ class InferenceSession:
         """
         positions = self._chosen(output_names)
         feed = _feed(input_feed)
-        missing = [a.name for a in self._signature.inputs if a.name not in feed and not a.type.startswith("optional")]
+        missing = [a.name for a in self._interface.inputs if a.name not in feed and not a.type.startswith("optional")]
         if missing:
             raise InputError(f"missing input {', '.join(map(repr, missing))}", found=", ".join(feed) or "no inputs")
 
@@ -309,7 +315,7 @@ class InferenceSession:
         if self._events is None:
             return ""
         events, self._events = self._events, None
-        stages = self._model.compiled.seconds
+        stages = self._model.seconds
         start = next((e["ts"] for e in events if e["name"] == "session_initialization"), 0)
         for stage, seconds in stages.items():
             duration = round(seconds * 1e6)
@@ -370,6 +376,10 @@ def _log_failure(future: Any) -> None:
 
 def _known_rules(names: Collection[str] | str) -> tuple[str, ...]:
     given = (names,) if isinstance(names, str) else tuple(names)
+    if not given:
+        return ()
+    from accord.passes.phases import rule_names
+
     known = set(rule_names())
     unknown = [n for n in given if n not in known]
     if unknown:

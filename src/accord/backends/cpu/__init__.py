@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, NodeView, Phase, Program
-from accord.ir.patch import Reason
+from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, NativeKernel, Phase, Program
+from accord.ir.reason import FUSED_DOMAIN, Reason
+
+if TYPE_CHECKING:
+    from accord.backends.view import NodeView
 
 __all__ = ["CpuBackend", "backend"]
 
@@ -17,11 +24,30 @@ class CpuBackend(Backend):
     device = "cpu"
 
     def select(self, view: NodeView) -> Kernel | Reason:
-        """A generated kernel, a view, or why not."""
-        from accord.backends.cpu.families import contractions, elementwise, movements, reductions
+        """A generated kernel, a view, or why not; one that is chosen later where a run knows more."""
+        from accord.backends.cpu.late import late_or
+
+        kernel = self.known(view)
+        return late_or(view, kernel) if isinstance(kernel, Reason) else kernel
+
+    def select_late(self, view: NodeView) -> Kernel | Reason:
+        """A kernel that is chosen when it runs."""
+        from accord.backends.cpu.late import late_kernel
+
+        kernel = self.known(view)
+        return kernel if isinstance(kernel, Reason) else late_kernel(view)
+
+    def known(self, view: NodeView) -> Kernel | Reason:
+        """As :meth:`select`, by what is known now."""
+        from accord.backends.cpu.families import fused, movements
         from accord.backends.cpu.families.table import SELECTORS
 
-        del contractions, elementwise, reductions  # importing a family registers its operators
+        foreign = _foreign()
+        if foreign is not None:
+            return foreign
+        _register()
+        if view.node.domain == FUSED_DOMAIN:
+            return fused.select_fused(view)
         early = movements.integers(view)
         if early is not None:
             return early
@@ -31,19 +57,67 @@ class CpuBackend(Backend):
         return selector(view)
 
     def arrange(self, view: NodeView) -> Arrangement:
-        """What the operator's family asks for; row-major where it asks for nothing."""
-        from accord.backends.cpu.families import contractions
+        """What the operator's family says; row-major where it says nothing."""
+        from accord.backends.cpu.families import fused
         from accord.backends.cpu.families.table import ARRANGERS
 
-        del contractions  # importing a family registers its operators
+        _register()
+        if view.node.domain == FUSED_DOMAIN:
+            return fused.arrange_fused(view)
         arranger = ARRANGERS.get((view.node.domain, view.node.op_type))
         return Arrangement() if arranger is None else arranger(view)
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+    def fuses(self, root: NodeView) -> Reason | None:
+        """What has a kernel that applies an epilogue."""
+        from accord.backends.cpu.families.table import ROOTS, SELECTORS
+
+        foreign = _foreign()
+        if foreign is not None:
+            return foreign
+        _register()
+        key = (root.node.domain, root.node.op_type)
+        if key not in ROOTS:
+            return super().fuses(root)
+        kernel = SELECTORS[key](root)
+        return kernel if isinstance(kernel, Reason) else None
+
+    def joins(self, nodes: Sequence[NodeView]) -> Reason | None:
+        """What makes one loop program."""
+        from accord.backends.cpu.families.groups import can_join
+
+        _register()
+        return _foreign() or can_join(nodes)
+
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """A walk over machine code."""
         from accord.backends.cpu.program import CpuProgram
 
-        return CpuProgram(launches, operands)
+        return CpuProgram(launches, operands, threads)
+
+    def prepare(self, kernels: Sequence[NativeKernel]) -> None:
+        """Find their machine code in the cache, or compile it on all cores."""
+        from accord.backends.cpu.jit import load
+        from accord.backends.cpu.program import KernelCode
+
+        load([p.code for k in kernels for p in k.phases if isinstance(p.code, KernelCode)])
+
+
+def _foreign() -> Reason | None:
+    """Why nothing can be compiled on this machine."""
+    from accord.backends.cpu.link import LINKABLE
+    from accord.backends.cpu.machine import machine
+
+    arch = machine().arch
+    return None if arch in LINKABLE else Reason(f"machine code for {arch} cannot be linked yet")
+
+
+@functools.cache
+def _register() -> None:
+    """Importing a family registers its operators."""
+    from accord.backends.cpu import families
+
+    for module in pkgutil.iter_modules(families.__path__):
+        importlib.import_module(f"{families.__name__}.{module.name}")
 
 
 backend = CpuBackend()

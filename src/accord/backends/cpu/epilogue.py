@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from accord.backends.protocol import NodeView
+from accord.backends.view import NodeView
 from accord.errors import CompileError
 from accord.expr.lang import Expr, operand
 from accord.expr.onnx_ops import dtype_name

@@ -211,6 +211,20 @@ class Builder:
         self.label(f"{tag}.end")
         following[:] = carried
 
+    @contextmanager
+    def when(self, condition: str | None) -> Iterator[None]:
+        """``if condition:``, always for None; gives no value."""
+        if condition is None:
+            yield
+            return
+        self._count += 1
+        tag = f"when{self._count}"
+        self.emit(f"br i1 {condition}, label %{tag}.then, label %{tag}.end")
+        self.label(f"{tag}.then")
+        yield
+        self.emit(f"br label %{tag}.end")
+        self.label(f"{tag}.end")
+
     def branch(self, condition: str, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """``if condition: then() else: otherwise()``; neither gives a value."""
         self._count += 1

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
-__all__ = ["merge_axes"]
+__all__ = ["magnitude", "merge_axes"]
 
 
 def merge_axes(
@@ -51,3 +52,13 @@ def merge_axes(
                 s.append(step)
     merged = [Access(tuple(s), a.offset) for s, a in zip(strides, accesses, strict=True)]
     return tuple(sizes), merged, kept
+
+
+def magnitude(d: DimLike) -> int:
+    """Roughly how large a size or stride is; symbols count as sizes of the same middling value. For sorting only."""
+    if isinstance(d, int):
+        return abs(d)
+    try:
+        return abs(D.evaluate(d, dict.fromkeys(D.symbols_of(d), 61)))
+    except ZeroDivisionError:
+        return 61

@@ -2,57 +2,92 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 import numpy as np
 
-from accord.backends.cpu.jit import compile_function
-from accord.backends.cpu.llvm import Builder
-from accord.backends.protocol import Array, Launch, Phase, Program
+from accord.backends.cpu.jit import cache_key, entries
+from accord.backends.cpu.threads import pool
+from accord.backends.cpu.walker import FIELDS
+from accord.backends.protocol import Array, Launch, Phase, Program, StoredCodeError
 
-__all__ = ["CpuProgram"]
+__all__ = ["CompiledCode", "CpuProgram", "KernelCode", "address_of"]
 
-_FIELDS = 4  #: function, parameters, operands, tasks
+#: Runs whose phases are timed, to see which are worth sharing.
+_TRIALS: Final = 3
 
+#: Nanoseconds of work that a thread must get from a phase to be given any: starting and ending it takes about 1000.
+_SHARE_NS: Final = 2_000
 
-@functools.cache
-def _walker() -> Callable[[int, int], None]:
-    """Machine code that runs the rows of a program one after the other."""
-    b = Builder("accord_walk", "ptr %rows, i64 %count")
-    with b.loop(0, "%count") as i:
-        row = b.op(f"getelementptr [{_FIELDS} x i64], ptr %rows, i64 {i}")
-        fields = []
-        for k, kind in enumerate(("ptr", "ptr", "ptr", "i64")):
-            at = b.op(f"getelementptr i64, ptr {row}, i64 {k}")
-            fields.append(b.op(f"load {kind}, ptr {at}"))
-        function, params, operands, tasks = fields
-        b.emit(f"call void {function}(ptr {params}, ptr {operands}, i64 0, i64 {tasks}, i64 0)")
-    address = compile_function(b.name, b.module())
-    # CFUNCTYPE lets go of the interpreter's lock during the call
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
+#: Nanoseconds of work worth sharing in a whole program for which sleeping workers are woken.
+_WAKE_NS: Final = 20_000
 
 
 class CpuProgram(Program):
-    """Rows of (function, parameters, operands, tasks) for the walker."""
+    """Rows of (function, parameters, operands, tasks, threads) for the walker.
 
-    def __init__(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> None:
+    The first runs share every phase that has several tasks, and are timed; after them, each phase keeps as many threads
+    as its measured work is worth.
+    """
+
+    def __init__(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> None:
         params = [np.array((*launch.params, 0), np.int64) for _, launch in launches]
         self._keep = (params, list(operands))
-        rows = np.zeros((len(launches), _FIELDS), np.int64)
+        rows = np.zeros((len(launches), FIELDS), np.int64)
         for k, (phase, launch) in enumerate(launches):
-            rows[k] = (address_of(phase), params[k].ctypes.data, operands[k].ctypes.data, launch.tasks)
+            address = address_of(phase)
+            rows[k] = (address, params[k].ctypes.data, operands[k].ctypes.data, launch.tasks, threads)
         self._rows = rows
         self._address = rows.ctypes.data
         self._count = len(launches)
-        self._walk = _walker()
+        self._threads = threads if bool((rows[:, 3] > 1).any()) else 1
         self._checked = [k for k, (phase, _) in enumerate(launches) if getattr(phase.code, "checks", False)]
+        self._trials = _TRIALS if self._threads > 1 else 0
+        self._best = np.full(len(launches), np.iinfo(np.int64).max, np.int64)
 
     def run(self) -> int:
         """Run all phases; the number of the first that set its refusal word, else -1."""
-        self._walk(self._address, self._count)
+        if self._trials:
+            np.minimum(self._best, self._walk_timed(), out=self._best)
+            self._trials -= 1
+            if not self._trials:
+                self._settle()
+        else:
+            p = pool()
+            if self._threads > 1:
+                p.require(self._threads)
+            p.walk(self._address, self._count, p.address, self._threads, 0)
+        return self._refusal() if self._checked else -1
+
+    def run_timed(self, seconds: Array) -> int:
+        """As :meth:`run`, and how long each phase took.
+
+        Args:
+            seconds: Receives one float64 for each phase.
+        """
+        np.multiply(self._walk_timed(), 1e-9, out=seconds)
+        return self._refusal() if self._checked else -1
+
+    def _walk_timed(self) -> Array:
+        """Run all phases; the nanoseconds of each."""
+        times = np.zeros(self._count, np.int64)
+        p = pool()
+        if self._threads > 1:
+            p.require(self._threads)
+        p.walk(self._address, self._count, p.address, self._threads, times.ctypes.data)
+        return times
+
+    def _settle(self) -> None:
+        """Choose the threads of each phase by what its work was at most."""
+        rows = self._rows
+        work = self._best * np.minimum(rows[:, 3], self._threads)
+        rows[:, 4] = np.clip(work // _SHARE_NS, 1, self._threads)
+        if int(work[rows[:, 4] > 1].sum()) < _WAKE_NS:
+            self._threads = 1
+
+    def _refusal(self) -> int:
         for k in self._checked:
             params = self._keep[0][k]
             if params[-1]:
@@ -66,13 +101,7 @@ def address_of(phase: Phase) -> int:
     code = phase.code
     if not isinstance(code, KernelCode):
         raise TypeError(f"the CPU backend cannot compile {type(code).__name__}")
-    return _address(code)
-
-
-@functools.cache
-def _address(code: KernelCode) -> int:
-    name = code.symbol
-    return compile_function(name, code.module(name))
+    return code.address
 
 
 class KernelCode:
@@ -85,11 +114,60 @@ class KernelCode:
 
     checks: ClassVar[bool] = False
 
+    def __getstate__(self) -> dict[str, object]:
+        return {k: v for k, v in self.__dict__.items() if k != "_address"}  # it means nothing to another process
+
+    def as_stored(self) -> CompiledCode:
+        """What a stored plan has in its place."""
+        return CompiledCode(self.symbol, cache_key(self), self.checks)
+
     @property
     def symbol(self) -> str:
-        """A name that is unique to this code."""
+        """A name by content: equal names mean equal machine code, for one version of Accord and one machine."""
         raise TypeError(f"{type(self).__name__} has no symbol")
 
     def module(self, name: str) -> str:
         """LLVM text of a module that defines kernel ``name``."""
         raise TypeError(f"{type(self).__name__} has no module")
+
+    @property
+    def address(self) -> int:
+        """Address of the machine code in this process, compiled when it is first needed."""
+        known = self.__dict__.get("_address")
+        if known is None:
+            symbol = self.symbol
+            known = self.__dict__["_address"] = entries(self)[symbol]
+        return int(known)
+
+
+@dataclass(frozen=True)
+class CompiledCode(KernelCode):
+    """Code that was compiled before: a stored plan knows no more of it than where its machine code is kept.
+
+    Attributes:
+        name: Its symbol.
+        key: Of its machine code in the cache.
+        refuses: Its ``checks``.
+    """
+
+    name: str
+    key: bytes
+    refuses: bool
+
+    @property
+    def checks(self) -> bool:  # type: ignore[override]
+        """As of the code that it stands for."""
+        return self.refuses
+
+    @property
+    def symbol(self) -> str:
+        """The name."""
+        return self.name
+
+    def module(self, name: str) -> str:
+        """Never: its text is not known.
+
+        Raises:
+            StoredCodeError: the cache has lost its machine code.
+        """
+        raise StoredCodeError(f"the machine code of {name} is no longer in the cache")

@@ -7,16 +7,29 @@ device. Outputs have the right shape and dtype and hold zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accord.backends.protocol import Array, Backend, Kernel, Launch, NativeKernel, NodeView, Phase, Program, ViewKernel
+from accord.backends.protocol import (
+    Arrangement,
+    Array,
+    Backend,
+    Kernel,
+    Launch,
+    NativeKernel,
+    Phase,
+    Program,
+    ViewKernel,
+)
 from accord.contract.registry import contract_for
 from accord.errors import UnknownOperatorError
 from accord.ir import dims as D
 from accord.ir.facts import TensorFact
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
+
+if TYPE_CHECKING:
+    from accord.backends.view import NodeView
 
 __all__ = ["NullBackend", "backend"]
 
@@ -32,6 +45,11 @@ class NullBackend(Backend):
 
     name = "null"
     device = "null"
+
+    def arrange(self, view: NodeView) -> Arrangement:
+        """Nothing runs, so anything will do."""
+        del view
+        return Arrangement(strided=True)
 
     def select(self, view: NodeView) -> Kernel | Reason:
         """A kernel for every node whose outputs are tensors of a known rank."""
@@ -49,9 +67,9 @@ class NullBackend(Backend):
         elements = sum((D.product(f.shape or ()) for f in outputs if isinstance(f, TensorFact)), start=0)
         return NativeKernel("null", (Phase(None, (), (elements,)),), reads, in_place=in_place)
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> Program:
+    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """A program that does nothing."""
-        del launches, operands
+        del launches, operands, threads
         return _Nothing()
 
     def new_output(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:

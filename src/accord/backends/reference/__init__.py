@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from accord.backends.protocol import Backend, HostKernel, Kernel, NodeView
+from accord.backends.protocol import Arrangement, Backend, HostKernel, Kernel
 from accord.contract.registry import user_contract
 from accord.errors import AccordError
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 
 if TYPE_CHECKING:
     from accord.backends.reference.kernels import ReferenceKernel
+    from accord.backends.view import NodeView
 
 __all__ = ["ReferenceBackend", "backend"]
 
@@ -69,6 +70,11 @@ class ReferenceBackend(Backend):
     device = "cpu"
     priority = -100
     fallback = True
+
+    def arrange(self, view: NodeView) -> Arrangement:
+        """NumPy takes arrays of any strides."""
+        del view
+        return Arrangement(strided=True)
 
     def select(self, view: NodeView) -> Kernel | Reason:
         """A kernel for every operator that has a reference."""

@@ -75,11 +75,10 @@ def channels_last(b: Builder, n: Inference) -> Outputs:
 
 def _host_block() -> int:
     """Channels in a block on this machine: those of a 512-bit register where there is one, else of 256 bits."""
-    import llvmlite.binding as llvm
+    from accord.backends.cpu.machine import whole_machine
 
-    if not llvm.get_default_triple().startswith(("x86_64", "i686")):
-        return 16
-    return 16 if llvm.get_host_cpu_features().get("avx512f", False) else 8
+    at_hand = whole_machine()
+    return 16 if at_hand.arch != "x86_64" or "avx512f" in at_hand.has else 8
 
 
 def _block_size(n: Inference) -> int:

@@ -59,7 +59,10 @@ class Window:
                 f"the kernel does not fit on spatial axis {axis}", expected=f"at most {padded}", found=self.extent(axis)
             )
         count = D.floordiv(room, stride) + 1
-        if not ceil or self.auto_pad == "VALID" or stride == 1:
+        if not ceil or self.auto_pad == "VALID":
+            return count
+        extent = self.extent(axis)
+        if stride == 1 and isinstance(extent, int) and self.ends[axis] < extent:
             return count
         # A window that would start in the padding behind the axis is left out.
         return D.minimum(D.ceildiv(room, stride) + 1, D.ceildiv(size + begin, stride))

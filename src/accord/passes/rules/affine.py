@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from accord.ir.patch import Patch, Reason, patch_from
+from accord.ir.patch import Patch, patch_from
+from accord.ir.reason import Reason
 from accord.passes.manager import label
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 

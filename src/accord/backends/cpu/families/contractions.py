@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 
-from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, substitute, with_sum
+from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
 from accord.backends.cpu.conv import Convolution, Image, combs, transposed_phases
 from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.winograd import reason_against, transformed_weights, winograd_phase
-from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, NodeView
+from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
+from accord.backends.view import NodeView
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
-from accord.ir.patch import Reason
+from accord.ir.facts import TensorFact
+from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, channels_last, contiguous
 
 __all__ = ["conv", "conv_transpose", "gemm", "matmul"]
@@ -59,7 +62,14 @@ def _insert(access: Access, *axes: int) -> Access:
     return Access(tuple(strides), access.offset)
 
 
-@selects("MatMul")
+@arranges("MatMul", "Gemm")
+def any_matrices(view: NodeView) -> Arrangement:
+    """Operands of any strides; what is written is row-major."""
+    del view
+    return Arrangement(strided=True)
+
+
+@selects("MatMul", epilogue=True)
 def matmul(view: NodeView) -> Kernel | Reason:
     """A batch of products with NumPy's rules."""
     found = _inputs(view, 2)
@@ -122,7 +132,7 @@ def _product(
     """
     m, n, k = sizes
     at_a, at_b, at_c = accesses
-    constants: dict[int, Array] = {}
+    constants: dict[int, Constant] = {}
     right = _constant(view, dtype, batch, constants)
     if right is None:
         groups, step, column = _split(at_b, len(at_b.strides))
@@ -136,27 +146,34 @@ def _product(
     return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops)
 
 
-def _constant(view: NodeView, dtype: str, batch: Shape, constants: dict[int, Array]) -> RightMatrix | None:
+def _constant(view: NodeView, dtype: str, batch: Shape, constants: dict[int, Constant]) -> RightMatrix | None:
     """B packed, if it is a constant whose columns are many enough; its array goes to ``constants``."""
     fact = view.tensor(1)
     if not fact.is_const or fact.shape is None:
         return None
-    b = fact.numpy()
-    if not b.size:
+    shape = tuple(int(d) for d in fact.shape if isinstance(d, int))
+    if 0 in shape:
         return None
-    if view.node.op_type == "Gemm" and view.attr("transB", 0):
-        b = b.T
-    if b.ndim == 1:
-        b = b[:, None]
-    packed = pack_constant(b, dtype)
-    constants[1] = packed
-    lead = tuple(b.shape[:-2])
-    size = packed.size // math.prod(lead)
+    turned = view.node.op_type == "Gemm" and bool(view.attr("transB", 0))
+    constants[1] = functools.partial(_packed, fact, turned, dtype)
+    if turned:
+        shape = shape[::-1]
+    if len(shape) == 1:
+        shape = (*shape, 1)
+    lead = shape[:-2]
+    size = packed_size(accumulator(dtype), shape[-2], shape[-1])
     groups = [s * size for s in broadcast_access(lead, batch).strides]
     return RightMatrix(accumulator(dtype), tuple(groups), packed=True)
 
 
-@selects("Gemm")
+def _packed(fact: TensorFact, turned: bool, dtype: str) -> Array:
+    b = fact.numpy()
+    if turned:
+        b = b.T
+    return pack_constant(b[:, None] if b.ndim == 1 else b, dtype)
+
+
+@selects("Gemm", epilogue=True)
 def gemm(view: NodeView) -> Kernel | Reason:
     """``alpha * A B + beta * C``."""
     found = _inputs(view, 2)
@@ -188,16 +205,8 @@ def gemm(view: NodeView) -> Kernel | Reason:
         total = call("add", total, added if beta == 1.0 else call("mul", added, const(beta, real)))
         reads = (0, 1, 2)
     epilogue = _after(total, extras, epilogue_of(view))
-    return _product(
-        view,
-        f"gemm {dtype}",
-        dtype,
-        (),
-        (m, n, b[0] if isinstance(b[0], int) else a[1]),
-        (at_a, at_b, at_c),
-        epilogue,
-        reads,
-    )
+    sizes = (m, n, b[0] if isinstance(b[0], int) else a[1])
+    return _product(view, f"gemm {dtype}", dtype, (), sizes, (at_a, at_b, at_c), epilogue, reads)
 
 
 def _after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
@@ -214,12 +223,20 @@ def _after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
 def images_with_channels_last(view: NodeView) -> Arrangement:
     """Channels follow each other in what is written; any image can be read."""
     shape = view.output().shape
-    return Arrangement() if shape is None or len(shape) < 3 else Arrangement((), (channels_last(len(shape)),))
+    if shape is None or len(shape) < 3:
+        return Arrangement()
+    if is_depthwise(view):
+        return channels_last_arrangement(view)
+    return Arrangement((), (channels_last(len(shape)),), strided=True)
 
 
-@selects("Conv")
+@selects("Conv", epilogue=True)
 def conv(view: NodeView) -> Kernel | Reason:
     """Convolution over one to three spatial axes."""
+    if is_depthwise(view):
+        kernel = depthwise_kernel(view)
+        if not isinstance(kernel, Reason):
+            return kernel
     found = _inputs(view, 2)
     if isinstance(found, Reason):
         return found
@@ -251,12 +268,10 @@ def conv(view: NodeView) -> Kernel | Reason:
         constant=view.tensor(1).is_const,
         inside=inside,
     )
-    constants: dict[int, Array] = {}
+    constants: dict[int, Constant] = {}
     against = reason_against(convolution)
-    if against is None:
-        constants[1] = transformed_weights(view.tensor(1).numpy(), groups)
-    elif convolution.constant:
-        constants[1] = convolution.pack(view.tensor(1).numpy())
+    if convolution.constant:
+        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution, against is None)
     elif view.access(1).strides != contiguous(tuple(w)):
         return Reason("weights that are not constant must be row-major")
     rest = (
@@ -270,6 +285,12 @@ def conv(view: NodeView) -> Kernel | Reason:
     name = f"conv {dtype}" if against else f"conv winograd {dtype}"
     note = f"direct: {against}" if against else "Winograd 2x4: a third of the multiplications"
     return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops, note=note)
+
+
+def _packed_weights(fact: TensorFact, convolution: Convolution, transformed: bool) -> Array:
+    if transformed:
+        return transformed_weights(fact.numpy(), convolution.groups)
+    return convolution.pack(fact.numpy())
 
 
 def _with_bias(view: NodeView, dtype: str, out: Shape) -> tuple[Epilogue, tuple[int, ...]]:
@@ -303,7 +324,7 @@ def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[lis
     return front, all(t == 0 for t in totals)
 
 
-@selects("ConvTranspose")
+@selects("ConvTranspose", epilogue=True)
 def conv_transpose(view: NodeView) -> Kernel | Reason:
     """Transposed convolution over one to three spatial axes: an ordinary one for each comb of output pixels."""
     found = _inputs(view, 2)

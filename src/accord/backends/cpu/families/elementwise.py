@@ -2,115 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-import onnx_ir as ir
-
-from accord.backends.cpu.families.table import known, selects
-from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.protocol import Kernel, NativeKernel, NodeView
-from accord.expr.lang import Expr, operand
+from accord.backends.cpu.families.group import Group, Term, wide
+from accord.backends.cpu.families.groups import member
+from accord.backends.cpu.families.space import cut, unify
+from accord.backends.cpu.families.table import known
+from accord.backends.view import NodeView
+from accord.expr.lang import Expr, cast, const
 from accord.expr.onnx_ops import ELEMENTWISE, lower
-from accord.ir import dims as D
-from accord.ir.dims import DimLike, Shape
-from accord.ir.patch import Reason
-from accord.ir.strides import Access, broadcast_access, contiguous
+from accord.ir.dims import DimLike
+from accord.ir.reason import Reason
 
-__all__ = ["elementwise", "quantize"]
+__all__ = ["dropout", "elementwise", "quantize", "spread"]
 
 _QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
+#: Operators that look at the very type of what they are given, not only at its value.
+_EXACT = frozenset({"BitCast", "Cast", "CastLike", *_QUANTIZE})
 
 
-def attributes_of(node: ir.Node) -> dict[str, object]:
+def attributes_of(view: NodeView) -> dict[str, Any]:
     """Attributes as Python values."""
-    return {a.name: a.value for a in node.attributes.values()}
+    return {name: view.attr(name) for name in view.node.attributes}
 
 
-@selects(*sorted(ELEMENTWISE - _QUANTIZE))
-def elementwise(view: NodeView) -> Kernel | Reason:
-    """The kernel of an operator that :mod:`accord.expr.onnx_ops` can write as an expression."""
-    out = known(view.output(), "the output")
-    if isinstance(out, Reason):
-        return out
-    shape, dtype = out
+@member(*sorted(ELEMENTWISE - _QUANTIZE))
+def elementwise(group: Group, view: NodeView) -> Reason | None:
+    """What :mod:`accord.expr.onnx_ops` can write as an expression."""
+    found = known(view.output(), "the output")
+    if isinstance(found, Reason):
+        return found
+    shape, dtype = found
+    op = view.node.op_type
     # CastLike takes nothing but the dtype from its second input
-    count = 1 if view.node.op_type == "CastLike" else len(view.node.inputs)
-    shapes: list[Shape | None] = []
-    for i in range(count):
-        found = known(view.tensor(i), f"input {i}") if view.has(i) else None
-        if isinstance(found, Reason):
-            return found
-        if found is not None and (len(found[0]) > len(shape) or (i and view.node.op_type == "Clip" and found[0])):
+    terms = group.inputs(view, 1 if op == "CastLike" else None)
+    if isinstance(terms, Reason):
+        return terms
+    for i, t in enumerate(terms):
+        if t is not None and (len(t.axes) > len(shape) or (i and op == "Clip" and t.axes)):
             return Reason(f"input {i} does not broadcast to the output")
-        shapes.append(None if found is None else found[0])
-    accesses = [None if s is None else broadcast_access(s, shape) for s in shapes]
-    in_place = [(0, i) for i, s in enumerate(shapes) if s == shape]
-    return _kernel(view, shape, shape, dtype, accesses, in_place)
+    axes = group.broadcast(shape, [t for t in terms if t is not None])
+    if isinstance(axes, Reason):
+        return axes
+    expr = _lowered(view, terms, dtype)
+    if expr is None:
+        return Reason(f"{op} of these dtypes or attributes has no expression")
+    return group.define(view, 0, expr, axes)
 
 
-def _kernel(
-    view: NodeView,
-    shape: Shape,
-    extents: Shape,
-    dtype: str,
-    accesses: Sequence[Access | None],
-    in_place: Sequence[tuple[int, int]],
-) -> Kernel | Reason:
-    """The pointwise kernel whose inputs are walked as ``accesses`` say over ``extents``, a split of ``shape``."""
-    reads: list[int] = []
-    inputs: list[tuple[str, Access]] = []
-    arguments: list[Expr | None] = []
-    for i, access in enumerate(accesses):
-        if access is None:
-            arguments.append(None)
-            continue
-        found = known(view.tensor(i), f"input {i}")
-        if isinstance(found, Reason):
-            return found
-        arguments.append(operand(len(reads), found[1]))
-        inputs.append((found[1], access))
-        reads.append(i)
-    expr = lower(view.node.op_type, attributes_of(view.node), arguments, dtype)
+def _lowered(view: NodeView, terms: list[Term | None], dtype: str) -> Expr | None:
+    op = view.node.op_type
+    if op in _EXACT:
+        arguments = [None if t is None else cast(t.expr, t.dtype) for t in terms]
+        return lower(op, attributes_of(view), arguments, dtype)
+    return lower(op, attributes_of(view), [None if t is None else t.expr for t in terms], wide(dtype))
+
+
+@member("Dropout")
+def dropout(group: Group, view: NodeView) -> Reason | None:
+    """Outside training: the input, and a mask that keeps everything."""
+    x = group.term(view, 0)
+    if isinstance(x, Reason):
+        return x
+    training = view.tensor(2) if view.has(2) else None
+    if training is not None and not (training.is_const and not training.numpy().any()):
+        return Reason("it may be run for training")
+    for j, result in enumerate((x.expr, const(True, "bool"))[: len(view.node.outputs)]):
+        refused = group.define(view, j, result, x.axes) if view.node.outputs[j].name else None
+        if refused is not None:
+            return refused
+    return None
+
+
+@member(*sorted(_QUANTIZE))
+def quantize(group: Group, view: NodeView) -> Reason | None:
+    """Scale and zero point are one value, one along an axis, or one for each block along an axis."""
+    terms = group.inputs(view)
+    if isinstance(terms, Reason):
+        return terms
+    found = known(view.output(), "the output")
+    x, scale = terms[0], terms[1]
+    if isinstance(found, Reason) or x is None or scale is None:
+        return found if isinstance(found, Reason) else Reason("an input is absent")
+    block = int(view.attr("block_size", 0))
+    for t in terms[1:]:
+        refused = None if t is None else spread(view, x, t, block)
+        if refused is not None:
+            return refused
+    expr = _lowered(view, terms, found[1])
     if expr is None:
         return Reason(f"{view.node.op_type} of these dtypes or attributes has no expression")
-    out = Access(contiguous(extents))
-    phase = pointwise_phase(extents, inputs, [(dtype, out)], [expr], tuple(range(len(inputs) + 1)))
-    return NativeKernel(
-        f"pointwise {view.node.op_type} {dtype}",
-        (phase,),
-        tuple(reads),
-        in_place=tuple(in_place),
-        flops=D.product(shape),
-    )
+    return group.define(view, 0, expr, x.axes)
 
 
-@selects(*sorted(_QUANTIZE))
-def quantize(view: NodeView) -> Kernel | Reason:
-    """Scale and zero point are one value, one along an axis, or one for each block along an axis."""
-    x, out = known(view.tensor(0), "the input"), known(view.output(), "the output")
-    scale = known(view.tensor(1), "the scale")
-    for found in (x, out, scale):
-        if isinstance(found, Reason):
-            return found
-    assert not isinstance(x, Reason) and not isinstance(out, Reason) and not isinstance(scale, Reason)
-    shape, dtype = out
-    scale_shape = scale[0]
-    extents: Shape = shape
-    strides: list[DimLike] = [0] * len(shape)
-    block = int(view.attr("block_size", 0))
-    if len(scale_shape) == 0 or all(d == 1 for d in scale_shape):
-        pass
-    elif len(scale_shape) == 1 and not block:
-        strides[view.axis(int(view.attr("axis", 1)), len(shape))] = 1
-    elif len(scale_shape) == len(shape) and block:
-        axis = view.axis(int(view.attr("axis", 1)), len(shape))
-        if scale_shape[axis] * block != shape[axis]:
-            return Reason("the last block is not whole")
-        own = contiguous(scale_shape)
-        extents = (*shape[:axis], scale_shape[axis], block, *shape[axis + 1 :])
-        strides = [*own[: axis + 1], 0, *own[axis + 1 :]]
-    else:
+def spread(view: NodeView, x: Term, parameter: Term, block: int) -> Reason | None:
+    """Walk a scale or zero point along the axes of ``x``."""
+    if not any(parameter.axes):
+        return None
+    axis = view.axis(int(view.attr("axis", 1)), len(x.axes))
+    if len(parameter.axes) == 1 and not block:
+        return None if unify(x.axes[axis], parameter.axes[0]) else Reason("the scale has another size than the axis")
+    if len(parameter.axes) != len(x.axes) or not block:
         return Reason("the scale has a shape that is neither a value, an axis nor blocks")
-    small = Access(tuple(strides))
-    accesses = [Access(contiguous(extents)), small, small if view.has(2) else None]
-    return _kernel(view, shape, extents, dtype, accesses, [(0, 0)] if x[1] == dtype else [])
+    blocks: DimLike = parameter.shape[axis]
+    parts = cut(x.axes[axis], (blocks, block))
+    if parts is None:
+        return Reason("the last block is not whole")
+    for a, run in enumerate(parameter.axes):
+        if not unify(parts[0] if a == axis else x.axes[a], run):
+            return Reason("the scale has other sizes than the blocks")
+    return None

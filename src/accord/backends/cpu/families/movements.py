@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from accord.backends.cpu.families.table import known, output_operands, selects
-from accord.backends.cpu.movement import gather_phase, integers_phase
+from accord.backends.cpu.families.sampling import sampled_pad
+from accord.backends.cpu.families.table import arranges, known, output_operands, selects
+from accord.backends.cpu.movement import integers_phase
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.protocol import Kernel, NativeKernel, NodeView, Phase, ViewKernel
-from accord.expr.lang import FLOATS, bits, const, operand
+from accord.backends.protocol import Alias, Arrangement, Kernel, NativeKernel, Phase, ViewKernel
+from accord.backends.view import NodeView
+from accord.expr.lang import FLOATS, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
-from accord.ir.patch import Reason
-from accord.ir.strides import Access, broadcast_access, contiguous
+from accord.ir.reason import Reason
+from accord.ir.strides import Access, broadcast_access, contiguous, order_of, reshaped, reshaping
 
 __all__ = ["integers"]
 
@@ -35,14 +38,41 @@ def integers(view: NodeView) -> Kernel | None:
     return NativeKernel(f"integers {found[1]}", (integers_phase(elements, found[1], 0),), ())
 
 
+@arranges("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
+def another_shape(view: NodeView) -> Arrangement:
+    """The same memory; an input whose axes cannot be joined and cut where it lies is brought into order first."""
+    shape, out = view.tensor(0).shape, view.output().shape
+    if shape is None or out is None or known_bits(view.tensor(0)) is None:
+        return Arrangement()
+    own = view.access(0)
+    access = own if shape == out else reshaped(shape, own, out)
+    if access is not None:
+        return Arrangement((None,), (Alias(0, access),), strided=True)
+    copy = reshaping(shape, own, out)
+    if copy is not None and copy.order != tuple(range(len(out))):
+        return Arrangement(outputs=(copy.order,), strided=True)
+    return Arrangement((), (Alias(0, Access(contiguous(out))),))
+
+
 @selects("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 def view_of_input(view: NodeView) -> Kernel | Reason:
-    """Another shape for the same memory."""
-    if view.tensor(0).shape is None or view.output().shape is None:
+    """Another shape for the same memory, or a copy where the output must lie differently."""
+    shape, out = view.tensor(0).shape, view.output().shape
+    if shape is None or out is None:
         return Reason("a rank is not known")
     if known_bits(view.tensor(0)) is None:
         return Reason("the elements have no fixed size")
-    return ViewKernel()
+    source, target = view.access(0), view.output_access()
+    if shape == out:
+        return ViewKernel() if source == target else _simple(view, shape, source)
+    if source == Access(contiguous(shape)) and target == Access(contiguous(out)):
+        return ViewKernel()
+    if target == Access(contiguous(out)):
+        return _simple(view, shape, source, Access(contiguous(shape)))
+    copy = reshaping(shape, source, out)
+    if copy is None:
+        return Reason("the axes are not only joined or cut, and the output is not row-major")
+    return _simple(view, copy.extents, copy.source, copy.target(target))
 
 
 def known_bits(fact: TensorFact) -> int | None:
@@ -69,28 +99,67 @@ def _simple(view: NodeView, extents: Shape, source: Access, target: Access | Non
     word = _word(view.tensor(0))
     if word is None:
         return Reason("the elements have no size that can be moved")
-    phase = _move(word, extents, source, target or Access(contiguous(extents)), (0, 1))
+    phase = _move(word, extents, source, target or view.output_access(), (0, 1))
     return NativeKernel(f"move {view.node.op_type} {word}", (phase,), (0,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """An output that is part of the input's memory, walked in another way over the output's shape."""
+
+    shape: Shape
+    access: Access
+    whole: bool
+
+
+def _aliased(found: _Walk | Reason) -> Arrangement:
+    if isinstance(found, Reason):
+        return Arrangement()
+    return Arrangement((None,), (Alias(0, found.access, found.whole),), strided=True)
+
+
+def _copied(view: NodeView, found: _Walk | Reason) -> Kernel | Reason:
+    return found if isinstance(found, Reason) else _simple(view, found.shape, found.access)
+
+
+def _transposed(view: NodeView) -> _Walk | Reason:
+    shape = view.tensor(0).shape
+    if shape is None:
+        return Reason("the rank is not known")
+    perm = view.attr("perm", tuple(range(len(shape)))[::-1])
+    own = view.access(0).strides
+    return _Walk(tuple(shape[p] for p in perm), Access(tuple(own[p] for p in perm)), True)
+
+
+@arranges("Transpose")
+def transpose_arranged(view: NodeView) -> Arrangement:
+    """The same memory."""
+    return _aliased(_transposed(view))
 
 
 @selects("Transpose")
 def transpose(view: NodeView) -> Kernel | Reason:
     """Axes in another order."""
-    shape = view.tensor(0).shape
-    if shape is None:
-        return Reason("the rank is not known")
-    perm = view.attr("perm", tuple(range(len(shape)))[::-1])
-    own = contiguous(shape)
-    return _simple(view, tuple(shape[p] for p in perm), Access(tuple(own[p] for p in perm)))
+    return _copied(view, _transposed(view))
+
+
+def _expanded(view: NodeView) -> _Walk | Reason:
+    shape, out = view.tensor(0).shape, view.output().shape
+    if shape is None or out is None:
+        return Reason("a rank is not known")
+    return _Walk(out, broadcast_access(shape, out, view.access(0)), False)
+
+
+@arranges("Expand")
+def expand_arranged(view: NodeView) -> Arrangement:
+    """The same memory."""
+    return _aliased(_expanded(view))
 
 
 @selects("Expand")
 def expand(view: NodeView) -> Kernel | Reason:
     """Repeat along axes of size 1."""
-    shape, out = view.tensor(0).shape, view.output().shape
-    if shape is None or out is None:
-        return Reason("a rank is not known")
-    return _simple(view, out, broadcast_access(shape, out))
+    return _copied(view, _expanded(view))
 
 
 @selects("Tile")
@@ -102,36 +171,64 @@ def tile(view: NodeView) -> Kernel | Reason:
         return Reason("the repeats are only known at run time")
     extents: list[DimLike] = []
     strides: list[DimLike] = []
-    for r, d, s in zip(repeats, shape, contiguous(shape), strict=True):
+    target: list[DimLike] = []
+    places = zip(repeats, shape, view.access(0).strides, view.output_access().strides, strict=True)
+    for r, d, s, t in places:
         extents += [r, d]
         strides += [0, s]
-    return _simple(view, tuple(extents), Access(tuple(strides)))
+        target += [t * d, t]
+    return _simple(view, tuple(extents), Access(tuple(strides)), Access(tuple(target)))
+
+
+@arranges("Tile", "Pad")
+def any_input(view: NodeView) -> Arrangement:
+    """The output's axes lie as the input's do."""
+    shape, out = view.tensor(0).shape, view.output().shape
+    if shape is None or out is None or len(shape) != len(out):
+        return Arrangement(strided=True)
+    return Arrangement(outputs=(order_of(shape, view.access(0)),), strided=True)
+
+
+@arranges("DepthToSpace", "SpaceToDepth")
+def depth_space_arranged(view: NodeView) -> Arrangement:
+    """As the input lies, which for images is channels-last."""
+    return any_input(view)
 
 
 @selects("DepthToSpace", "SpaceToDepth")
 def depth_space(view: NodeView) -> Kernel | Reason:
-    """Blocks of pixels ↔ channels: a transpose in between two reshapes (the ONNX text's own definition)."""
+    """Blocks of pixels ↔ channels: a transpose in between two reshapes (the ONNX text's own definition).
+
+    Each of the five or six axes of the split has a stride in the input and one in the output.
+    """
     shape = view.tensor(0).shape
     size = view.attr("blocksize")
     if shape is None or len(shape) != 4 or not isinstance(size, int) or size < 1:
         return Reason("only images with a block size")
     n, c, h, w = shape
-    split: Shape
     by_depth = view.attr("mode", "DCR") == "DCR"
+    s, t = view.access(0).strides, view.output_access().strides
+    extents: Shape
     if view.node.op_type == "SpaceToDepth":
-        split = (n, c, D.floordiv(h, size), size, D.floordiv(w, size), size)
-        perm = (0, 3, 5, 1, 2, 4) if by_depth else (0, 1, 3, 5, 2, 4)
-    elif by_depth:
-        split, perm = (n, size, size, D.floordiv(c, size * size), h, w), (0, 3, 4, 1, 5, 2)
+        extents = (n, c, D.floordiv(h, size), size, D.floordiv(w, size), size)
+        source = (s[0], s[1], s[2] * size, s[2], s[3] * size, s[3])
+        step = (t[1] * (c * size), t[1] * c, t[1]) if by_depth else (t[1], t[1] * size, t[1] * (size * size))
+        row, column, channel = step
+        target = (t[0], channel, t[2], row, t[3], column)
+        if not by_depth:
+            target = (t[0], t[1] * (size * size), t[2], t[1] * size, t[3], t[1])
     else:
-        split, perm = (n, D.floordiv(c, size * size), size, size, h, w), (0, 1, 4, 2, 5, 3)
-    own = contiguous(split)
-    return _simple(view, tuple(split[p] for p in perm), Access(tuple(own[p] for p in perm)))
+        depth = D.floordiv(c, size * size)
+        extents = (n, depth, h, size, w, size)
+        if by_depth:
+            source = (s[0], s[1], s[2], s[1] * (size * depth), s[3], s[1] * depth)
+        else:
+            source = (s[0], s[1] * (size * size), s[2], s[1] * size, s[3], s[1])
+        target = (t[0], t[1], t[2] * size, t[2], t[3] * size, t[3])
+    return _simple(view, extents, Access(source), Access(target))
 
 
-@selects("Slice")
-def slice_(view: NodeView) -> Kernel | Reason:
-    """A box with steps; starts must be sizes, ends are implied by the output's shape."""
+def _sliced(view: NodeView) -> _Walk | Reason:
     shape, out = view.tensor(0).shape, view.output().shape
     if shape is None or out is None:
         return Reason("a rank is not known")
@@ -140,7 +237,7 @@ def slice_(view: NodeView) -> Kernel | Reason:
     steps = view.tensor(4).elements() if view.has(4) else (1,) * len(starts or ())
     if starts is None or axes is None or steps is None or not D.is_known(axes) or not D.is_known(steps):
         return Reason("starts, axes or steps are only known at run time")
-    own = list(contiguous(shape))
+    own = list(view.access(0).strides)
     offset: DimLike = 0
     for start, a, step in zip(starts, axes, steps, strict=True):
         axis = view.axis(a, len(shape))
@@ -150,7 +247,19 @@ def slice_(view: NodeView) -> Kernel | Reason:
             return Reason(f"the start {start} may count from either end")
         offset = offset + first * own[axis]
         own[axis] = own[axis] * step
-    return _simple(view, out, Access(tuple(own), offset))
+    return _Walk(out, Access(tuple(own), offset), False)
+
+
+@arranges("Slice")
+def slice_arranged(view: NodeView) -> Arrangement:
+    """Part of the same memory."""
+    return _aliased(_sliced(view))
+
+
+@selects("Slice")
+def slice_(view: NodeView) -> Kernel | Reason:
+    """A box with steps; starts must be sizes, ends are implied by the output's shape."""
+    return _copied(view, _sliced(view))
 
 
 def _clamped(start: DimLike, size: DimLike, step: int) -> DimLike | None:
@@ -167,15 +276,30 @@ def _clamped(start: DimLike, size: DimLike, step: int) -> DimLike | None:
     return D.maximum(D.minimum(first, limit), 0)
 
 
+@arranges("Concat")
+def concat_arranged(view: NodeView) -> Arrangement:
+    """The axes lie as those of the first input do; inputs may be written to their place."""
+    out = view.output().shape
+    if out is None or _word(view.output()) is None:
+        return Arrangement()
+    order = None
+    for i in range(len(view.node.inputs)):
+        shape = view.tensor(i).shape
+        if view.has(i) and shape is not None and not view.tensor(i).is_const:
+            order = order_of(shape, view.access(i))
+            break
+    return Arrangement(outputs=(order,), strided=True, joins=view.axis(view.attr("axis"), len(out)))
+
+
 @selects("Concat")
 def concat(view: NodeView) -> Kernel | Reason:
-    """Each input is copied to its place."""
+    """Each input that is not in its place is copied there."""
     out = view.output().shape
     word = _word(view.output())
     if out is None or word is None:
         return Reason("the rank is not known" if out is None else "the elements have no size that can be moved")
     axis = view.axis(view.attr("axis"), len(out))
-    target = contiguous(out)
+    target = view.output_access().strides
     offset: DimLike = 0
     phases = []
     inputs = [i for i in range(len(view.node.inputs)) if view.has(i)]
@@ -183,10 +307,30 @@ def concat(view: NodeView) -> Kernel | Reason:
         shape = view.tensor(i).shape
         if shape is None:
             return Reason(f"the rank of input {i} is not known")
-        place = Access(target, offset * target[axis])
-        phases.append(_move(word, shape, Access(contiguous(shape)), place, (k, len(inputs))))
+        if i not in view.placed:
+            place = Access(target, offset * target[axis])
+            phases.append(_move(word, shape, view.access(i), place, (k, len(inputs))))
         offset = offset + shape[axis]
     return NativeKernel(f"move Concat {word}", tuple(phases), tuple(inputs))
+
+
+@arranges("Split")
+def split_arranged(view: NodeView) -> Arrangement:
+    """Parts of the same memory."""
+    shape = view.tensor(0).shape
+    if shape is None or _word(view.tensor(0)) is None:
+        return Arrangement()
+    axis = view.axis(view.attr("axis", 0), len(shape))
+    own = view.access(0).strides
+    offset: DimLike = 0
+    parts = []
+    for k in range(len(view.node.outputs)):
+        part = view.output(k).shape
+        if part is None:
+            return Arrangement(strided=True)
+        parts.append(Alias(0, Access(own, offset * own[axis]), whole=False))
+        offset = offset + part[axis]
+    return Arrangement((None,), tuple(parts), strided=True)
 
 
 @selects("Split")
@@ -197,7 +341,7 @@ def split(view: NodeView) -> Kernel | Reason:
     if shape is None or word is None:
         return Reason("the rank is not known" if shape is None else "the elements have no size that can be moved")
     axis = view.axis(view.attr("axis", 0), len(shape))
-    own = contiguous(shape)
+    own = view.access(0).strides
     offset: DimLike = 0
     phases = []
     for k, number in enumerate(output_operands(view.node, 1)):
@@ -205,7 +349,7 @@ def split(view: NodeView) -> Kernel | Reason:
         if part is None:
             return Reason(f"the rank of output {k} is not known")
         if number >= 0:
-            phases.append(_move(word, part, Access(own, offset * own[axis]), Access(contiguous(part)), (0, number)))
+            phases.append(_move(word, part, Access(own, offset * own[axis]), view.output_access(k), (0, number)))
         offset = offset + part[axis]
     return NativeKernel(f"move Split {word}", tuple(phases), (0,))
 
@@ -215,7 +359,7 @@ def pad(view: NodeView) -> Kernel | Reason:
     """Constant padding: fill, then copy the inside. Negative pads cut."""
     shape, out = view.tensor(0).shape, view.output().shape
     if view.attr("mode", "constant") != "constant":
-        return Reason("only constant padding is generated")
+        return sampled_pad(view)
     pads = view.tensor(1).elements()
     found = known(view.tensor(0), "the input")
     if isinstance(found, Reason):
@@ -242,7 +386,7 @@ def pad(view: NodeView) -> Kernel | Reason:
     inside: list[DimLike] = []
     source_offset: DimLike = 0
     target_offset: DimLike = 0
-    own, target = contiguous(shape), contiguous(out)
+    own, target = view.access(0).strides, view.output_access().strides
     for axis, first in enumerate(before):
         begin = D.maximum(first, 0)  # in the output
         cut = D.maximum(first * -1, 0)  # in the input
@@ -253,7 +397,7 @@ def pad(view: NodeView) -> Kernel | Reason:
     word = _word(view.tensor(0))
     if word is None:
         return Reason("the elements have no size that can be moved")
-    fill_phase = pointwise_phase(out, [], [(dtype, Access(contiguous(out)))], [const(value, dtype)], (1,))
+    fill_phase = pointwise_phase(out, [], [(dtype, view.output_access())], [const(value, dtype)], (1,))
     copy = _move(word, tuple(inside), Access(own, source_offset), Access(target, target_offset), (0, 1))
     return NativeKernel(f"move Pad {word}", (fill_phase, copy), (0,))
 
@@ -269,22 +413,5 @@ def constant_of_shape(view: NodeView) -> Kernel | Reason:
     value = 0.0 if tensor is None else tensor.numpy().reshape(-1)[0].item()
     if dtype not in FLOATS:
         value = bool(value) if dtype == "bool" else int(value)
-    phase = pointwise_phase(shape, [], [(dtype, Access(contiguous(shape)))], [const(value, dtype)], (0,))
+    phase = pointwise_phase(shape, [], [(dtype, view.output_access())], [const(value, dtype)], (0,))
     return NativeKernel(f"fill {dtype}", (phase,), ())
-
-
-@selects("Gather")
-def gather(view: NodeView) -> Kernel | Reason:
-    """Rows by index."""
-    shape = view.tensor(0).shape
-    index = known(view.tensor(1), "the indices")
-    n = known_bits(view.tensor(0))
-    if shape is None or n is None or isinstance(index, Reason):
-        return Reason("shapes or element size are not known")
-    if not shape:
-        return Reason("a scalar has no axis")
-    axis = view.axis(view.attr("axis", 0), len(shape))
-    if index[1] not in ("i32", "i64"):
-        return Reason("indices are int32 or int64")
-    phase = gather_phase(shape, axis, D.product(index[0]), n // 8, index[1], (0, 1, 2))
-    return NativeKernel(f"gather {bits(index[1])}", (phase,), (0, 1))

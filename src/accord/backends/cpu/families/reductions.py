@@ -1,147 +1,170 @@
-"""Reductions over axes."""
+"""Reductions over axes: sums and their kin, extremes and where they are, running sums, global pools."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from accord.backends.cpu.families.table import known, selects
-from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.cpu.reduce import reduce_phase
-from accord.backends.protocol import Kernel, NativeKernel, NodeView
-from accord.expr.lang import FLOATS, Expr, call, cast, const, operand
+from accord.backends.cpu.families.group import Group, Term
+from accord.backends.cpu.families.groups import member
+from accord.backends.cpu.families.space import Run
+from accord.backends.view import NodeView
+from accord.expr.lang import FLOATS, Expr, call, cast, const
+from accord.expr.primitives import eq, select
 from accord.ir import dims as D
-from accord.ir.patch import Reason
-from accord.ir.strides import Access, contiguous
+from accord.ir.reason import Reason
 
-__all__ = ["global_pool", "reduction"]
+__all__ = ["arg_extreme", "cumulative", "global_pool", "mean_of", "reduction"]
 
 #: Operator → (combination, expression before, expression after).
 _KINDS = {
-    "ReduceSum": ("add", "id", "id"),
-    "ReduceMean": ("add", "id", "mean"),
-    "ReduceMax": ("max", "id", "id"),
-    "ReduceMin": ("min", "id", "id"),
-    "ReduceProd": ("mul", "id", "id"),
-    "ReduceSumSquare": ("add", "square", "id"),
-    "ReduceL1": ("add", "abs", "id"),
+    "ReduceL1": ("add", "abs", ""),
     "ReduceL2": ("add", "square", "sqrt"),
-    "ReduceLogSum": ("add", "id", "log"),
+    "ReduceLogSum": ("add", "", "log"),
+    "ReduceLogSumExp": ("add", "exp", "log"),
+    "ReduceMax": ("max", "", ""),
+    "ReduceMean": ("add", "", "mean"),
+    "ReduceMin": ("min", "", ""),
+    "ReduceProd": ("mul", "", ""),
+    "ReduceSum": ("add", "", ""),
+    "ReduceSumSquare": ("add", "square", ""),
+}
+_BEFORE: dict[str, Callable[[Expr], Expr]] = {
+    "": lambda x: x,
+    "abs": lambda x: call("abs", x),
+    "exp": lambda x: call("exp", x),
+    "square": lambda x: x * x,
 }
 
 
-def _accumulator(dtype: str) -> str:
-    if dtype in ("f16", "bf16"):
-        return "f32"
-    return dtype
+def mean_of(group: Group, total: Expr, runs: Sequence[Run]) -> Expr:
+    """``total`` divided by the number of elements of ``runs``."""
+    count = group.size(D.product(a.extent for run in runs for a in run))
+    if total.dtype in FLOATS:
+        return total / cast(count, total.dtype)
+    return call("idiv", total, cast(count, total.dtype))
 
 
-def _start(combine: str, dtype: str) -> float | int | bool:
-    if combine in ("add", "mul"):
-        return 0 if combine == "add" else 1
-    if dtype == "bool":
-        return combine == "min"
-    if dtype in FLOATS:
-        return -math.inf if combine == "max" else math.inf
-    n = int(dtype[1:])
-    low, high = (0, 2**n - 1) if dtype[0] == "u" else (-(2 ** (n - 1)), 2 ** (n - 1) - 1)
-    return low if combine == "max" else high
-
-
-def _before(kind: str, x: Expr) -> Expr:
-    if kind == "square":
-        return call("mul", x, x)
-    return call("abs", x) if kind == "abs" else x
-
-
-def _after(kind: str, total: Expr, count: Expr) -> Expr | None:
-    if kind == "id":
-        return total
-    if kind == "mean":
-        return call("div" if total.dtype in FLOATS else "idiv", total, count)
-    if total.dtype not in FLOATS:
-        return None
-    return call(kind, total)
-
-
-@selects(*_KINDS)
-def reduction(view: NodeView) -> Kernel | Reason:
-    """The kernel of a Reduce operator."""
-    x = known(view.tensor(0), "the input")
-    out = known(view.output(), "the output")
-    if isinstance(x, Reason):
-        return x
-    if isinstance(out, Reason):
-        return out
-    shape, dtype = x
+def _axes(view: NodeView, rank: int) -> list[int] | Reason:
+    """Reduced axes of a Reduce operator; none where nothing is reduced."""
     axes: Sequence[int] | None = view.attr("axes")
-    reads = (0,)
     if view.has(1):
         elements = view.tensor(1).elements()
         if elements is None or not D.is_known(elements):
             return Reason("the axes are only known at run time")
         axes = elements
     if not axes:
-        if view.attr("noop_with_empty_axes", 0):
-            return _unreduced(view, shape, dtype, out[1])
-        axes = range(len(shape))
-    normal = sorted({view.axis(int(a), len(shape)) for a in axes})
+        return [] if view.attr("noop_with_empty_axes", 0) else list(range(rank))
+    return sorted({view.axis(int(a), rank) for a in axes})
+
+
+@member(*_KINDS)
+def reduction(group: Group, view: NodeView) -> Reason | None:
+    """A Reduce operator."""
+    x = group.term(view, 0)
+    if isinstance(x, Reason):
+        return x
+    axes = _axes(view, len(x.axes))
+    if isinstance(axes, Reason):
+        return axes
     combine, before, after = _KINDS[view.node.op_type]
-    if dtype == "bool":
+    value = x.expr
+    if value.dtype == "bool":
         if combine not in ("max", "min"):
             return Reason("bool has no arithmetic")
         combine = "or" if combine == "max" else "and"
-    acc = _accumulator(dtype)
-    final = _after(after, operand(0, acc), operand(1, acc))
-    if final is None:
-        return Reason(f"{view.node.op_type} of {dtype} has no generated kernel")
-    phase = reduce_phase(
-        shape,
-        normal,
-        (dtype, acc, out[1]),
-        combine,
-        _start({"or": "max", "and": "min"}.get(combine, combine), acc),
-        _before(before, cast(operand(0, dtype), acc)),
-        cast(final, out[1]),
-        (0, 1),
-    )
-    return NativeKernel(f"reduce {view.node.op_type} {dtype}", (phase,), reads, flops=D.product(shape))
+    if (after in ("log", "sqrt") or before == "exp") and value.dtype not in FLOATS:
+        value = cast(value, "f64")
+    runs = [x.axes[a] for a in axes]
+    result = _reduced(group, value, combine, before, after, runs)
+    return group.define(view, 0, result, _left(x, axes, bool(view.attr("keepdims", 1))))
 
 
-def _unreduced(view: NodeView, shape: D.Shape, dtype: str, out: str) -> Kernel | Reason:
-    """No axes: each element is reduced alone."""
-    _, before, after = _KINDS[view.node.op_type]
-    acc = _accumulator(dtype)
-    final = _after(after, _before(before, cast(operand(0, dtype), acc)), const(1, acc))
-    if final is None:
-        return Reason(f"{view.node.op_type} of {dtype} has no generated kernel")
-    access = Access(contiguous(shape))
-    phase = pointwise_phase(shape, [(dtype, access)], [(out, access)], [cast(final, out)], (0, 1))
-    return NativeKernel(f"pointwise {view.node.op_type} {dtype}", (phase,), (0,), in_place=((0, 0),))
+def _reduced(group: Group, x: Expr, combine: str, before: str, after: str, runs: Sequence[Run]) -> Expr:
+    """A reduction; of an element alone where there are no axes."""
+
+    def total(kind: str, value: Expr) -> Expr:
+        return group.reduce(kind, (value,), runs)[0] if any(runs) else value
+
+    if before == "exp":  # shifted by the maximum, unless that is no number that can be subtracted
+        peak = total("max", x)
+        shift = select(eq(peak - peak, 0.0), peak, 0.0)
+        return call("log", total("add", call("exp", x - shift))) + shift
+    result = total(combine, _BEFORE[before](x))
+    if after == "mean":
+        return mean_of(group, result, runs)
+    return call(after, result) if after else result
 
 
-@selects("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(view: NodeView) -> Kernel | Reason:
-    """A reduction over all spatial axes."""
-    x = known(view.tensor(0), "the input")
+def _left(x: Term, axes: Sequence[int], keep: bool) -> list[Run]:
+    """The axes of a result of row space."""
+    if keep:
+        return [() if a in axes else run for a, run in enumerate(x.axes)]
+    return [run for a, run in enumerate(x.axes) if a not in axes]
+
+
+@member("ArgMax", "ArgMin")
+def arg_extreme(group: Group, view: NodeView) -> Reason | None:
+    """Where the first or last extreme element along an axis is."""
+    x = group.term(view, 0)
     if isinstance(x, Reason):
         return x
-    shape, dtype = x
-    if dtype not in FLOATS or len(shape) < 3:
+    axis = view.axis(int(view.attr("axis", 0)), len(x.axes))
+    place = "last" if view.attr("select_last_index", 0) else "first"
+    run = x.axes[axis]
+    where: Expr = const(0, "i64")
+    if run:
+        kind = f"{place}_{view.node.op_type[3:].lower()}"
+        where = group.reduce(kind, (x.expr, group.index(run)), [run])[1]
+    return group.define(view, 0, where, _left(x, [axis], bool(view.attr("keepdims", 1))))
+
+
+@member("CumSum", "CumProd")
+def cumulative(group: Group, view: NodeView) -> Reason | None:
+    """A running sum or product along an axis; that of f32 and narrower is taken in f64."""
+    x = group.term(view, 0)
+    elements = view.tensor(1).elements()
+    if isinstance(x, Reason):
+        return x
+    if elements is None or not D.is_known(elements) or len(elements) != 1:
+        return Reason("the axis is only known at run time")
+    axis = view.axis(int(elements[0]), len(x.axes))
+    if x.dtype == "bool":
+        return Reason("bool has no arithmetic")
+    kind = "add" if view.node.op_type == "CumSum" else "mul"
+    exclusive = bool(view.attr("exclusive", 0))
+    run = x.axes[axis]
+    if not run:
+        single = const(0 if kind == "add" else 1, x.expr.dtype) if exclusive else x.expr
+        return group.define(view, 0, single, x.axes)
+    running = ("exclusive" if exclusive else "inclusive") + ("_back" if view.attr("reverse", 0) else "")
+    value = cast(x.expr, "f64") if x.expr.dtype in FLOATS else x.expr
+    return group.define(view, 0, group.reduce(kind, (value,), [run], running)[0], x.axes)
+
+
+@member("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(group: Group, view: NodeView) -> Reason | None:
+    """A reduction over all spatial axes."""
+    x = group.term(view, 0)
+    if isinstance(x, Reason):
+        return x
+    if x.dtype not in FLOATS or len(x.axes) < 3:
         return Reason("only floating-point images")
-    acc = _accumulator(dtype)
-    mean = view.node.op_type == "GlobalAveragePool"
-    combine = "add" if mean else "max"
-    total = operand(0, acc)
-    final = call("div", total, operand(1, acc)) if mean else total
-    phase = reduce_phase(
-        shape,
-        range(2, len(shape)),
-        (dtype, acc, dtype),
-        combine,
-        _start(combine, acc),
-        cast(operand(0, dtype), acc),
-        cast(final, dtype),
-        (0, 1),
-    )
-    return NativeKernel(f"reduce {view.node.op_type} {dtype}", (phase,), (0,), flops=D.product(shape))
+    axes = range(2, len(x.axes))
+    runs = [x.axes[a] for a in axes]
+    op = view.node.op_type
+    if op == "GlobalLpPool":
+        result = _p_norm(group, x.expr, float(view.attr("p", 2)), runs)
+    else:
+        result = _reduced(
+            group, x.expr, "max" if op == "GlobalMaxPool" else "add", "", "" if op == "GlobalMaxPool" else "mean", runs
+        )
+    return group.define(view, 0, result, _left(x, axes, True))
+
+
+def _p_norm(group: Group, x: Expr, p: float, runs: Sequence[Run]) -> Expr:
+    if p == 1:
+        return _reduced(group, x, "add", "abs", "", runs)
+    if p == 2:
+        return _reduced(group, x, "add", "square", "sqrt", runs)
+    power = call("pow", call("abs", x), const(p, x.dtype))
+    return call("pow", _reduced(group, power, "add", "", "", runs), const(1 / p, x.dtype))

@@ -7,34 +7,44 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from accord.backends.protocol import Arrangement, Kernel, NodeView
+from accord.backends.protocol import Arrangement, Kernel
+from accord.backends.view import NodeView
 from accord.expr.onnx_ops import dtype_name
 from accord.ir.dims import Shape
 from accord.ir.facts import TensorFact
-from accord.ir.patch import Reason
+from accord.ir.reason import Reason
 
-__all__ = ["ARRANGERS", "SELECTORS", "Arranger", "Selector", "arranges", "known", "selects"]
+__all__ = ["ARRANGERS", "ROOTS", "SELECTORS", "Arranger", "Selector", "arranges", "known", "selects"]
 
 Selector: TypeAlias = Callable[[NodeView], "Kernel | Reason"]
 SELECTORS: dict[tuple[str, str], Selector] = {}
-
 Arranger: TypeAlias = Callable[[NodeView], Arrangement]
 ARRANGERS: dict[tuple[str, str], Arranger] = {}
+#: Operators whose kernels apply an epilogue.
+ROOTS: set[tuple[str, str]] = set()
 
 
-def selects(*names: str, domain: str = "") -> Callable[[Selector], Selector]:
-    """Register the decorated function for the operators ``names`` of ``domain``."""
+def selects(*names: str, domain: str = "", epilogue: bool = False) -> Callable[[Selector], Selector]:
+    """Register the decorated function for the operators ``names`` of ``domain``.
+
+    With ``epilogue`` its kernels apply :func:`~accord.backends.cpu.epilogue.epilogue_of` before they store.
+    """
 
     def register(function: Selector) -> Selector:
         for name in names:
             SELECTORS[domain, name] = function
+            if epilogue:
+                ROOTS.add((domain, name))
         return function
 
     return register
 
 
 def arranges(*names: str, domain: str = "") -> Callable[[Arranger], Arranger]:
-    """Register the decorated function as what tells how ``names`` of ``domain`` want their operands to lie."""
+    """Register the decorated function as what says how the operands of the operators ``names`` should lie.
+
+    Operators without one get row-major operands.
+    """
 
     def register(function: Arranger) -> Arranger:
         for name in names:

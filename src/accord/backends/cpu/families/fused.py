@@ -1,0 +1,157 @@
+"""Fused operators: calls of the model-local functions that the passes made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
+from accord.backends.cpu.families.groups import arrange_group, group_kernel
+from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel
+from accord.backends.view import NodeView
+from accord.expr.lang import Expr, const, operand
+from accord.expr.onnx_ops import dtype_name, lower
+from accord.ir.infer import Analyzer
+from accord.ir.reason import Reason
+from accord.ir.strides import Access, broadcast_access
+
+__all__ = ["arrange_fused", "select_fused"]
+
+
+class _Body:
+    """A call and its function's body, with facts and layouts inside."""
+
+    def __init__(self, view: NodeView, function: ir.Function) -> None:
+        self.view = view
+        self.function = function
+        self.nodes = list(function)
+        self.analyzer: Analyzer = view.analyzer.enter(view.node, function)
+        self.number = {formal: i for i, formal in enumerate(function.inputs)}
+        self.layouts: dict[ir.Value, Access] = {
+            formal: view.access(i) for formal, i in self.number.items() if view.tensor(i).shape is not None
+        }
+
+    def views(self) -> list[NodeView]:
+        """All nodes."""
+        return [NodeView(n, self.analyzer, self.layouts) for n in self.nodes]
+
+    def root(self) -> NodeView:
+        """The first node."""
+        return NodeView(self.nodes[0], self.analyzer, self.layouts)
+
+    def outer(self, index: int) -> int:
+        """The call's input that is input ``index`` of the first node."""
+        formal = self.nodes[0].inputs[index]
+        assert formal is not None
+        return self.number[formal]
+
+
+def arrange_fused(view: NodeView) -> Arrangement:
+    """As the root wants it; an operand of the epilogue that has the output's shape should lie as the output does."""
+    function = view.function()
+    if function is None:
+        return Arrangement()
+    body = _Body(view, function)
+    root = body.root()
+    key = (root.node.domain, root.node.op_type)
+    if key not in ROOTS:
+        results = zip(function.outputs, view.node.outputs, strict=True)
+        return arrange_group(body.views(), [None if o.is_graph_output() else formal for formal, o in results])
+    arranger = ARRANGERS.get(key)
+    if arranger is None:
+        return Arrangement()
+    wanted = arranger(root)
+    inputs = {body.outer(i): order for i, order in enumerate(wanted.inputs) if root.has(i)}
+    return Arrangement(
+        tuple(inputs.get(i) for i in range(len(view.node.inputs))), wanted.outputs[:1], strided=wanted.strided
+    )
+
+
+def _group(body: _Body) -> Kernel | Reason:
+    """One loop nest of all nodes."""
+    view = body.view
+    places = dict(body.layouts)
+    places |= {formal: view.output_access(j) for j, formal in enumerate(body.function.outputs)}
+    return group_kernel(body.views(), body.function.inputs, body.function.outputs, places.__getitem__)
+
+
+def select_fused(view: NodeView) -> Kernel | Reason:
+    """The root's kernel with the rest of the body as its epilogue."""
+    function = view.function()
+    if function is None:
+        return Reason("the function is not in the model")
+    body = _Body(view, function)
+    key = (body.nodes[0].domain, body.nodes[0].op_type)
+    if key not in ROOTS:
+        return _group(body)
+    root = RootView(body.nodes[0], body.analyzer, body.layouts)
+    root.stored = view.output_access()
+    found = _epilogue(body, root)
+    if isinstance(found, Reason):
+        return found
+    root.epilogue, extras = found
+    kernel = SELECTORS[key](root)
+    if not isinstance(kernel, NativeKernel):
+        return kernel
+    return _renumbered(kernel, body, extras)
+
+
+def _epilogue(body: _Body, root: NodeView) -> tuple[Epilogue, list[int]] | Reason:
+    """The expression of all nodes after the root, and the call's inputs that are its extras."""
+    fact = root.output()
+    dtype = None if fact.dtype is None else dtype_name(fact.dtype)
+    if dtype is None or fact.shape is None:
+        return Reason("the root's result has no expressions")
+    known: dict[ir.Value, Expr] = {root.node.outputs[0]: operand(0, dtype)}
+    extras: dict[ir.Value, Extra] = {}
+    for node in body.nodes[1:]:
+        inner = NodeView(node, body.analyzer, body.layouts)
+        arguments: list[Expr | None] = []
+        for i, v in enumerate(node.inputs):
+            if v is None:
+                arguments.append(None)
+                continue
+            if v not in known:
+                made = _external(inner, i, v, fact.shape, extras)
+                if isinstance(made, Reason):
+                    return made
+                known[v] = made
+            arguments.append(known[v])
+        out = inner.output().dtype
+        target = None if out is None else dtype_name(out)
+        attributes: Mapping[str, object] = {a.name: a.value for a in node.attributes.values()}
+        expr = None if target is None else lower(node.op_type, attributes, arguments, target)
+        if expr is None:
+            return Reason(f"{node.op_type} of these dtypes or attributes has no expression")
+        known[node.outputs[0]] = expr
+    final = known[body.function.outputs[0]]
+    return Epilogue(final, tuple(extras.values())), [body.number[v] for v in extras]
+
+
+def _external(
+    inner: NodeView, index: int, v: ir.Value, shape: tuple[object, ...], extras: dict[ir.Value, Extra]
+) -> Expr | Reason:
+    """The expression of an operand from outside: a constant, or one more extra."""
+    fact = inner.tensor(index)
+    dtype = None if fact.dtype is None else dtype_name(fact.dtype)
+    if dtype is None or fact.shape is None:
+        return Reason(f"operand {index} of {inner.node.op_type} has no expressions")
+    if fact.const is not None and fact.const.size == 1:
+        return const(fact.numpy().reshape(-1)[0].item(), dtype)
+    access = broadcast_access(fact.shape, shape, inner.access(index))  # type: ignore[arg-type]
+    extras[v] = Extra(dtype, access)
+    return operand(len(extras), dtype)
+
+
+def _renumbered(kernel: NativeKernel, body: _Body, extras: list[int]) -> NativeKernel:
+    """The kernel with the call's inputs in place of the root's."""
+    return replace(
+        kernel,
+        name=f"{kernel.name} + {' '.join(n.op_type for n in body.nodes[1:])}",
+        reads=(*(body.outer(i) for i in kernel.reads), *extras),
+        constants={body.outer(i): array for i, array in kernel.constants.items()},
+        in_place=(),
+    )

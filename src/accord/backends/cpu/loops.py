@@ -1,0 +1,317 @@
+"""Loop programs: any connected group of elementwise, broadcast and reducing operators as one kernel.
+
+A program has *axes*; some are *reduced*, the others are *kept*. Every operand is walked over all axes by its strides,
+so a broadcast operand has stride 0 and a transposed one has the strides of its memory. What is computed are
+expressions (:mod:`accord.expr.lang`) of numbered *values*:
+
+* an operand's element. An operand without memory is its own position, ``offset + sum(index[a] * strides[a])``: so an
+  expression can ask for an index;
+* the result of a *reduction* of other expressions over all reduced axes; or, of a running one, what it has come to at
+  an element.
+
+An expression is of *row space* if it is the same all along the reduced axes (a mean), else of *full space*. Outputs
+are expressions of either. A normalisation reads::
+
+    x = value 0; mean = add(x) / n; variance = add((x - mean)**2) / n; output = (x - mean) / sqrt(variance + eps)
+
+The code makes one *pass* over the reduced axes for each level of reductions that wait for others, and computes full
+space again in each pass, or, where that is expensive (an exponential), keeps it in a row buffer of the thread. So a
+row that fits the cache is read from memory once. Parts of row space are computed once a row. Without reductions
+there are no passes, and a program is a pointwise kernel.
+
+Vectors lie along the innermost reduced axis (several accumulators, joined at the row's end) or along the innermost
+kept axis (a block of neighbouring rows), whichever the operands walk with unit stride; axes are sorted by the strides
+of the operand that matters most, and merged. A pointwise operand whose unit stride lies along another axis goes
+through a tile that is transposed in registers.
+
+Sums of floats are added up in pieces of at most 64 for each accumulator, which are joined with compensation (Neumaier,
+1974), so the error does not grow with the length.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accord.backends.cpu.jit import machine
+from accord.backends.cpu.loop_code import LoopCode, Stream, copies_of, cost_of, lanes_of, row_bytes
+from accord.backends.cpu.loop_launch import launch_loops
+from accord.backends.cpu.loop_values import Reduction, Result
+from accord.backends.cpu.nest import magnitude, merge_axes
+from accord.backends.protocol import Phase
+from accord.errors import CompileError
+from accord.expr.lang import Expr, bits
+from accord.ir import dims as D
+from accord.ir.dims import DimLike, Shape
+from accord.ir.strides import Access
+
+__all__ = ["LoopProgram", "Operand", "Output", "Reduction", "Result", "loop_phase"]
+
+
+#: Cycles: of an element that is loaded or stored alone; of one that is transposed; of one in a chain of operations; of
+#: joining the lanes of an accumulator.
+_STRIDED, _TURNED, _SERIAL, _JOIN = 1.3, 0.35, 4.0, 24.0
+
+
+#: Elements up to which the pieces of a row are written out without a loop.
+_SHORT_LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value that is read.
+
+    Attributes:
+        dtype: Element type in memory; "i64" of a position.
+        access: Over all axes of the program.
+        memory: False: the value is its position.
+    """
+
+    dtype: str
+    access: Access
+    memory: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What is stored: an expression and where its elements lie. Its strides are 0 along reduced axes, or on none."""
+
+    expr: Expr
+    access: Access
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """See the module's text.
+
+    Attributes:
+        extents: Of all axes.
+        reduced: Numbers of the reduced axes.
+        values: What the expressions' operands stand for.
+        reductions: In an order in which each only needs those before it.
+        outputs: What is stored.
+    """
+
+    extents: Shape
+    reduced: frozenset[int]
+    values: tuple[Operand | Result, ...]
+    reductions: tuple[Reduction, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The values that are read, in order."""
+        return tuple(v for v in self.values if isinstance(v, Operand))
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """Of all operands, then of all outputs."""
+        return (*(o.access for o in self.operands), *(o.access for o in self.outputs))
+
+
+def loop_phase(
+    program: LoopProgram, sources: Sequence[int], targets: Sequence[int], scratch: int
+) -> tuple[Phase, DimLike]:
+    """A phase that runs ``program``.
+
+    Args:
+        program: What to compute.
+        sources: For each operand with memory which of the kernel's operands it is; two may be the same.
+        targets: For each output which of the kernel's operands it is.
+        scratch: Which of the kernel's operands the workspace is; only used if there is one.
+
+    Returns:
+        The phase, and the bytes of workspace that each thread needs.
+
+    Raises:
+        CompileError: an output has no place for each of its elements.
+    """
+    nest = _Nest(program)
+    code = nest.code()
+    dims: list[DimLike] = list(nest.extents)
+    for stream, access in zip(nest.streams, nest.accesses, strict=True):
+        dims.append(access.offset)
+        dims.extend(s for s, kind in zip(access.strides, stream.kinds, strict=True) if kind == "s")
+    row = row_bytes(code, D.product(nest.extents[code.kept :]))
+    operands = (*sources, *targets)
+    if row != 0:
+        dims.append(row)
+        operands = (*operands, scratch)
+    weight = sum(cost_of(e) for e in (*code.results, *(a for r in code.reductions for a in r.args)))
+    tiles = code.staged and not code.reduced
+    form = (code.kept, code.reduced, code.across, tiles, lanes_of(code) * copies_of(code), weight)
+    return Phase(code, operands, tuple(dims), functools.partial(launch_loops, form)), row
+
+
+class _Nest:
+    """A program's axes sorted and merged.
+
+    Attributes:
+        extents: Kept axes, then reduced ones.
+        accesses: Of operands, then of outputs, over these axes.
+        streams: What the machine code knows of each of them.
+    """
+
+    def __init__(self, program: LoopProgram) -> None:
+        self.program = program
+        order = self._order()
+        labels = [int(a in program.reduced) for a in order]
+        accesses = [Access(tuple(a.strides[i] for i in order), a.offset) for a in program.accesses]
+        extents, merged, groups = merge_axes(tuple(program.extents[i] for i in order), accesses, labels)
+        kept = groups.count(0)
+        if not kept:  # a single row
+            extents, kept = (1, *extents), 1
+            merged = [Access((0, *a.strides), a.offset) for a in merged]
+        if program.reductions and kept == len(extents):  # all reduced axes have size 1
+            extents = (*extents, 1)
+            merged = [Access((*a.strides, 0), a.offset) for a in merged]
+        self.extents, self.accesses, self.kept = extents, merged, kept
+        self.reduced = len(extents) - kept
+        self._choose_lanes()
+        self.streams = self._streams()
+
+    # the order of axes
+
+    def _order(self) -> list[int]:
+        """Kept axes, then reduced ones, each from the outermost to the innermost in memory."""
+        p = self.program
+        reference = self._reference()
+        axes = range(len(p.extents))
+        size = [magnitude(s) for s in reference.strides]
+        for a in reversed(axes):  # an axis that the reference repeats stays outside the one after it
+            if size[a] == 0:
+                size[a] = size[a + 1] if a + 1 < len(size) else 0
+        return sorted(axes, key=lambda a: (a in p.reduced, -size[a]))
+
+    def _reference(self) -> Access:
+        """The operand whose order of axes is followed: the largest one of full space, else the first output."""
+        p = self.program
+        outputs = [o.access for o in p.outputs]
+        if not p.reduced:
+            return max(outputs, key=_axes_walked)
+        operands = [o.access for o in p.operands if o.memory]
+        return max([*operands, *outputs], key=_axes_walked)
+
+    # lanes
+
+    def _choose_lanes(self) -> None:
+        self.across = False
+        self.staged = False
+        if self.reduced:
+            best = min([-1, *reversed(range(self.kept))], key=self._row_cycles)
+            self.across = best < 0
+            if not self.across:
+                self._move_last(best)
+                self.staged = any(self._is_turned(a, self.kept - 1) for a in self._sources())
+        elif self.kept > 1:
+            self._stage()
+
+    def _row_cycles(self, axis: int) -> float:
+        """Roughly what a row costs with vectors along the kept ``axis``, or, for -1, along the last reduced one."""
+        p = self.program
+        width = machine().width(32)
+        inner = self.extents[-1] if isinstance(self.extents[-1], int) else 256
+        outer = D.known_product(self.extents[self.kept : -1])
+        lines = 4 if outer is None else outer
+        lanes = self.extents[axis] if axis >= 0 else width
+        used = min(width, lanes) if isinstance(lanes, int) and lanes > 0 else width
+        total = 0.0
+        for a in self._memory():
+            if not any(s != 0 for s in a.strides[self.kept :]):
+                continue
+            strided = a.strides[axis] not in (0, 1)
+            if axis < 0:
+                total += lines * (_STRIDED * inner if strided else math.ceil(inner / width))
+            elif strided and self._is_turned(a, axis):
+                total += lines * inner * _TURNED * width / used
+            else:
+                total += lines * inner * (_STRIDED * width if strided else 1) / used
+        if axis >= 0:
+            return total
+        if any(r.running for r in p.reductions):
+            return total + lines * inner * _SERIAL
+        return total + _JOIN * len(p.reductions)
+
+    def _is_turned(self, access: Access, axis: int) -> bool:
+        """Whether an operand is transposed on its way to lanes along ``axis``."""
+        return self._can_turn and access.strides[-1] == 1 and access.strides[axis] not in (0, 1)
+
+    @functools.cached_property
+    def _can_turn(self) -> bool:
+        """Masked loads of narrow elements are single loads on some machines."""
+        widest = min((bits(o.dtype) for o in self.program.operands if o.memory), default=64)
+        return widest >= 32 or {"avx512bw", "avx512vl"} <= machine().has
+
+    def _stage(self) -> None:
+        """Move an axis that strided operands walk with unit stride next to the innermost one."""
+        inner = self.kept - 1
+        gain = [0] * self.kept
+        for a in self._sources():
+            if a.strides[inner] not in (0, 1) and 1 in a.strides[:inner]:
+                gain[a.strides.index(1)] += 1
+        axis = max(range(inner), key=lambda i: gain[i])
+        if gain[axis] and self._can_turn:
+            order = [i for i in range(inner) if i != axis] + [axis, inner]
+            self._permute(order)
+            self.staged = True
+
+    def _move_last(self, axis: int) -> None:
+        """Make ``axis`` the last kept one."""
+        self._permute([i for i in range(self.kept) if i != axis] + [axis])
+
+    def _permute(self, order: list[int]) -> None:
+        order = [*order, *range(self.kept, self.kept + self.reduced)]
+        self.extents = tuple(self.extents[i] for i in order)
+        self.accesses = [Access(tuple(a.strides[i] for i in order), a.offset) for a in self.accesses]
+
+    def _memory(self) -> list[Access]:
+        """Of operands with memory and of outputs."""
+        return [*self._sources(), *self.accesses[len(self.program.operands) :]]
+
+    def _sources(self) -> list[Access]:
+        return [a for a, o in zip(self.accesses, self.program.operands, strict=False) if o.memory]
+
+    # code
+
+    def _streams(self) -> list[Stream]:
+        p = self.program
+        dtypes = [(o.dtype, o.memory) for o in p.operands] + [(o.expr.dtype, True) for o in p.outputs]
+        return [
+            Stream(dtype, "".join(_kind(s) for s in a.strides), memory)
+            for (dtype, memory), a in zip(dtypes, self.accesses, strict=True)
+        ]
+
+    def code(self) -> LoopCode:
+        p = self.program
+        count = len(p.operands)
+        streams = iter(self.streams[:count])
+        values = tuple(next(streams) if isinstance(v, Operand) else v for v in p.values)
+        elements = D.known_product(self.extents[self.kept :])
+        last = self.extents[-1]
+        short = self.across and self.reduced > 1 and isinstance(last, int) and 0 < last <= _SHORT_LINE
+        code = LoopCode(
+            kept=self.kept,
+            reduced=self.reduced,
+            across=self.across,
+            staged=self.staged,
+            values=values,
+            reductions=p.reductions,
+            outputs=tuple(self.streams[count:]),
+            results=tuple(o.expr for o in p.outputs),
+            long=elements is None or elements > 64,
+            line=last if short and isinstance(last, int) else 0,
+        )
+        for j, expr in enumerate(code.results):
+            if code.is_full(expr) and not code.outputs[j].varies(self.kept):
+                raise CompileError("an output of full space is stored as one of row space", value=f"output {j}")
+        return code
+
+
+def _kind(stride: DimLike) -> str:
+    return str(stride) if stride in (0, 1) else "s"
+
+
+def _axes_walked(access: Access) -> int:
+    return sum(s != 0 for s in access.strides)

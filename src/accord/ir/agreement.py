@@ -1,0 +1,30 @@
+"""What the shapes of a graph take for granted of sizes that only a run can tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accord.ir.dims import DimLike
+
+__all__ = ["Agreement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Two sizes that a shape rule takes to agree although only a run can tell.
+
+    Attributes:
+        size: A size.
+        other: One that it must equal.
+        what: "inner sizes", in the plural, for messages.
+        ones: ``other`` may be 1 as well: it is broadcast.
+    """
+
+    size: DimLike
+    other: DimLike
+    what: str
+    ones: bool = False
+
+    def holds(self, size: int, other: int) -> bool:
+        """True if these values agree."""
+        return size == other or (self.ones and other == 1)

@@ -1,0 +1,36 @@
+"""Where a node runs, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accord.backends.protocol import Kernel
+from accord.ir.reason import Reason
+
+__all__ = ["Placement"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a node runs.
+
+    Attributes:
+        node: Its name.
+        op: Its operator.
+        backend: Name of the backend; "runtime" for control flow, "plan" for views.
+        kernel: The kernel; None for control flow.
+        declined: What better backends said.
+        fallback: True if a slow-but-right backend took it.
+    """
+
+    node: str
+    op: str
+    backend: str
+    kernel: Kernel | None
+    declined: tuple[tuple[str, Reason], ...] = ()
+    fallback: bool = False
+
+    @property
+    def reason(self) -> str:
+        """One line for people: why it is where it is."""
+        return "; ".join(f"{name}: {r}" for name, r in self.declined) or "first choice"

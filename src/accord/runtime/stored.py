@@ -1,0 +1,230 @@
+"""Stored plans: a model that was compiled before loads without being compiled, or even parsed.
+
+An entry holds the plan (kernels as references to machine code by content) and the weights as kernels want them, which
+are mapped into memory, so sessions and processes share them. Its name is the hash of the model's content, of the
+options, of Accord's own code and of the machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import pickle
+import stat
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import accord
+from accord.backends.protocol import Kernel, NativeKernel, Phase
+from accord.ir.dims import Dim
+from accord.plan.plan import Plan
+from accord.runtime.interface import Interface
+from accord.runtime.options import Options
+from accord.storage import Storage
+
+__all__ = ["StoredModel", "model_key", "read_plan", "write_plan"]
+
+#: Arrays of at least this many bytes are kept beside the plan.
+_ASIDE = 256
+_ALIGNMENT = 64
+#: What a plan is made of; nothing else is made when an entry is read.
+_MODULES = ("accord.", "numpy", "ml_dtypes")
+_BUILTINS = frozenset({"frozenset", "set", "complex", "slice", "range"})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """What an entry holds.
+
+    Attributes:
+        plan: What runs.
+        interface: What the file says of itself.
+        outputs: Names of the outputs.
+        device: Name of the backend that makes output arrays.
+        backends: Names of all backends that the plan needs.
+        external: Path, size and time of change of each file with external data.
+        decisions: What the plan takes to be so of sizes: expressions and their values.
+    """
+
+    plan: Plan
+    interface: Interface
+    outputs: tuple[str, ...]
+    device: str
+    backends: tuple[str, ...]
+    external: tuple[tuple[str, int, int], ...] = ()
+    decisions: tuple[tuple[Dim, int], ...] = ()
+
+    def is_current(self) -> bool:
+        """Whether the files with external data are what they were."""
+        return all(_state(path) == (size, changed) for path, size, changed in self.external)
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    try:
+        info = Path(path).stat()
+    except OSError:
+        return None
+    return info.st_size, info.st_mtime_ns
+
+
+def model_key(source: Any, options: Options) -> str | None:
+    """The name of the entry of a model: a path or bytes. None for other sources, and where operators are the user's."""
+    registry = sys.modules.get("accord.contract.registry")
+    if registry is not None and registry.user_contracts():
+        return None
+    digest = hashlib.sha256()
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        digest.update(source)
+        place = ""
+    elif isinstance(source, (str, os.PathLike)):
+        found = _digest_of_file(source)
+        if found is None:
+            return None  # loading says what is wrong
+        digest.update(found)
+        # files with external data are looked for beside the model
+        place = str(Path(source).absolute().parent)
+    else:
+        return None
+    from accord.backends.cpu.machine import machine
+
+    folder = place if options.base_dir is None else str(Path(options.base_dir).absolute())
+    settings = (folder, *(str(getattr(options, name)) for name in _OPTIONS), _own_code(), machine().key)
+    digest.update("\0".join(settings).encode())
+    return digest.hexdigest()
+
+
+def _digest_of_file(path: str | os.PathLike[str]) -> bytes | None:
+    try:
+        # without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None
+            return hashlib.file_digest(file, "sha256").digest()
+    except (OSError, ValueError):
+        return None
+
+
+_OPTIONS = ("device", "level", "disabled_rules", "strict", "threads", "stop_after", "reference", "limits")
+
+
+@functools.cache
+def _own_code() -> str:
+    """A hash of Accord's sources: their sizes and times of change."""
+    root = Path(accord.__file__).parent
+    digest = hashlib.sha256(accord.__version__.encode())
+    for path in sorted(root.rglob("*.py")):
+        info = path.stat()
+        digest.update(f"{path.relative_to(root)}\0{info.st_size}\0{info.st_mtime_ns}\0".encode())
+    digest.update(f"{sys.version_info[:2]}\0{np.__version__}".encode())
+    return digest.hexdigest()
+
+
+def write_plan(key: str, stored: StoredModel) -> bool:
+    """Keep ``stored`` as entry ``key``; False if it cannot be kept (kernels in Python, no folder)."""
+    if _has_python_kernels(stored.plan):
+        return False
+    text = io.BytesIO()
+    pickler = _Pickler(text)
+    try:
+        pickler.dump(stored)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return False
+    body = text.getvalue()
+    table = pickle.dumps([(a.dtype, a.shape) for a in pickler.arrays])
+    head = len(body).to_bytes(8, "little") + len(table).to_bytes(8, "little")
+    parts: list[bytes | memoryview] = [head, body, table]
+    at = sum(len(p) for p in parts)
+    for array in pickler.arrays:
+        parts.append(bytes(-at % _ALIGNMENT))
+        data = array.reshape(-1).view(np.uint8).data
+        parts.append(data)
+        at += len(parts[-2]) + len(data)
+    return Storage("plans").write(key, parts)
+
+
+def read_plan(key: str) -> StoredModel | None:
+    """The entry ``key``; None if there is none that can be used."""
+    payload = Storage("plans").read(key)
+    if payload is None:
+        return None
+    try:
+        body, table = (int.from_bytes(payload[i : i + 8], "little") for i in (0, 8))
+        shapes = _Unpickler(io.BytesIO(payload[16 + body : 16 + body + table]), []).load()
+        arrays, at = [], 16 + body + table
+        memory = np.frombuffer(payload, np.uint8)
+        for dtype, shape in shapes:
+            at += -at % _ALIGNMENT
+            size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            arrays.append(memory[at : at + size].view(dtype).reshape(shape))
+            at += size
+        stored = _Unpickler(io.BytesIO(payload[16 : 16 + body]), arrays).load()
+    except (pickle.UnpicklingError, ValueError, TypeError, AttributeError, ImportError, EOFError, IndexError, KeyError):
+        return None
+    return stored if isinstance(stored, StoredModel) and stored.is_current() else None
+
+
+def _has_python_kernels(plan: Plan) -> bool:
+    def portable(kernel: Kernel | None) -> bool:
+        return kernel is None or not hasattr(kernel, "run") or getattr(kernel, "portable", False)
+
+    return any(not portable(s.kernel) or any(_has_python_kernels(b.plan) for b in s.bodies) for s in plan.steps)
+
+
+class _Pickler(pickle.Pickler):
+    """Puts large arrays aside."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.arrays: list[np.ndarray[Any, Any]] = []
+        self._known: dict[int, int] = {}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, np.ndarray) or obj.nbytes < _ASIDE or obj.dtype.hasobject:
+            return None
+        if id(obj) not in self._known:
+            self._known[id(obj)] = len(self.arrays)
+            self.arrays.append(np.ascontiguousarray(obj))
+        return self._known[id(obj)]
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Phase) and hasattr(
+            obj.code, "as_stored"
+        ):  # launches may need all of it, machine code does not
+            return Phase, (obj.code.as_stored(), obj.operands, obj.dims, obj.launch)
+        if isinstance(obj, NativeKernel) and obj.constants:  # the plan has them as constants of its own
+            return _without_constants, (_fields(obj),)
+        return NotImplemented
+
+
+def _fields(kernel: NativeKernel) -> dict[str, Any]:
+    fields = {name: getattr(kernel, name) for name in NativeKernel.__dataclass_fields__}
+    return {**fields, "constants": {}}
+
+
+def _without_constants(fields: Mapping[str, Any]) -> NativeKernel:
+    return NativeKernel(**fields)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes nothing but parts of plans."""
+
+    def __init__(self, file: io.BytesIO, arrays: list[np.ndarray[Any, Any]]) -> None:
+        super().__init__(file)
+        self._arrays = arrays
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._arrays[pid]
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith(_MODULES) or (module == "builtins" and name in _BUILTINS):
+            return super().find_class(module, name)
+        if (module, name) in (("functools", "partial"), ("_functools", "partial"), ("collections", "OrderedDict")):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} is no part of a plan")
