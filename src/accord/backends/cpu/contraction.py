@@ -108,7 +108,11 @@ class Left:
 
 @dataclass(frozen=True)
 class RightMatrix:
-    """B: strides along the groups, k and columns; or panels, one after the other along the groups' strides."""
+    """B: strides along the groups, k and columns; or panels, one after the other along the groups' strides.
+
+    With several ``taps``, k counts taps and then channels; ``step`` is from channel to channel, and taps are next to
+    each other.
+    """
 
     dtype: str
     groups: tuple[DimLike, ...]
@@ -116,6 +120,7 @@ class RightMatrix:
     column: DimLike = 1
     offset: DimLike = 0
     packed: bool = False
+    taps: int = 1
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,10 @@ def describe(
     kinds = ("packed", "1") if right.packed else (_kind(right.step, "1"), _kind(right.column, "1"))
     if (few and not right.packed) or kinds == ("1", "1"):
         kinds = ("1", "s")
-    if kinds[0] == "s":
+    if right.taps > 1:
+        kinds = ("taps", "s")
+        values["b.taps"] = right.taps
+    if kinds[0] in ("s", "taps"):
         values["b.k"] = right.step
     if kinds[1] == "s":
         values["b.column"] = right.column
@@ -264,7 +272,7 @@ def few_columns(dtype: str, n: DimLike, k: DimLike, right: RightMatrix | None = 
     """
     if not isinstance(n, int) or not pays(dtype, n, k if isinstance(k, int) else 1 << 30):
         return 0
-    ready = right is None or right.packed or (right.dtype == dtype and (right.step == 1 or k == 1))
+    ready = right is None or right.packed or (right.dtype == dtype and right.taps == 1 and right.step == 1)
     return n if ready else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -127,8 +128,7 @@ class Convolution:
         line = self.out_sizes[-1]
         short = len(w.taps) == 2 and isinstance(line, int) and line < _SHORT_LINE
         return (
-            self.constant
-            and not self.pointwise
+            not self.pointwise
             and len(w.taps) <= 2
             and 0 not in w.taps
             and min(w.dilations) > 0
@@ -141,7 +141,7 @@ class Convolution:
     @property
     def channels_inner(self) -> bool:
         """K counts taps, then channels; else channels, then taps."""
-        return self.constant and (self.staged or self.x.access.strides[1] == 1)
+        return self.staged or self.x.access.strides[1] == 1
 
     def pack(self, w: Array) -> Array:
         """Constant weights [M, C / groups, *taps] as panels, one group after the other."""
@@ -168,7 +168,10 @@ class Convolution:
         if self.constant:
             right = RightMatrix(self.dtype, (packed_size(self.dtype, k, m),), offset=weights_at, packed=True)
         else:
-            right = RightMatrix(self.x.dtype, (m * k,), 1, k)
+            taps = math.prod(self.window.taps)
+            right = RightMatrix(self.x.dtype, (m * k,), taps, k, taps=taps if self.channels_inner else 1)
+            if not self.channels_inner or taps == 1:
+                right = replace(right, step=1)
         walks = [o.walk(m, images=images) for o in (out, *extras)]
         rows: Shape = (self.images, *self.out_sizes) if images else self.out_sizes
         groups: Shape = (self.groups,) if images else (self.images, self.groups)

@@ -36,7 +36,8 @@ class Right:
 
     Attributes:
         dtype: Element type in memory.
-        step: Along k: "1", "s", or "packed" for panels that were made at load.
+        step: Along k: "1", "s", "taps" where k counts taps and then channels but taps are next to each other, or
+            "packed" for panels that were made at load.
         column: From column to column: "1" or "s".
     """
 
@@ -101,7 +102,8 @@ class GemmCode(KernelCode):
             operands += [f"{name}.offset", *([f"{name}.column"] if p.column == "s" else [])]
             operands += {"u": [f"{name}.row"], "t": [f"{name}.row{i}" for i in range(self.row_axes)]}.get(p.row, [])
         groups = [f"group{i}.{what}" for i in range(self.group_axes) for what in ("size", "a", "b", *self.operands)]
-        right = {"packed": (), "1": ("b.column",), "s": ("b.k", *(("b.column",) if self.right.column == "s" else ()))}
+        column = ("b.column",) if self.right.column == "s" else ()
+        right = {"packed": (), "1": column, "s": ("b.k", *column), "taps": ("b.k", "b.taps", *column)}
         return (
             *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
             *"run parts direct pack_b pitch scratch a_at b_at stage_at tables_at".split(),
@@ -380,13 +382,13 @@ class Writer:
         strides = self._strides()
         by_line = code.right.column == "1"
 
-        def part(first: str, length: str) -> None:
+        def part(first: str, length: str, place: str) -> None:
+            """Lines from ``first`` on, whose first element lies at ``place``."""
             with b.loop(*panels) as panel:
                 column = b.mul(panel, self.wide)
                 columns = b.min(b.sub(p["n"], column), self.wide)
                 line = self.line(columns)
-                start = b.add(b.mul(first, strides[0]), b.mul(column, strides[1]))
-                source = b.address(base, code.right.dtype, start)
+                source = b.address(base, code.right.dtype, b.add(place, b.mul(column, strides[1])))
                 target = self._packed(b.sub(panel, panels[0]), b.mul(first, line))
                 arguments = (source, strides, length, columns, target, b.mul(line, self.size))
                 function = p.get("b.transpose", "")
@@ -396,11 +398,15 @@ class Writer:
 
                 b.branch(self._is_packed(columns, line), pack)
 
-        if not by_line:
-            part("0", p["k"])
-            return
-        with b.loop(0, p["k"]) as k:
-            part(k, "1")
+        if code.right.step == "taps":
+            channels = b.op(f"udiv i64 {p['k']}, {p['b.taps']}")
+            with b.loop(0, p["b.taps"]) as tap:
+                part(b.mul(tap, channels), channels, tap)
+        elif by_line:
+            with b.loop(0, p["k"]) as k:
+                part(k, "1", b.mul(k, strides[0]))
+        else:
+            part("0", p["k"], "0")
 
     def _packed(self, number: str, inside: str) -> str:
         """Address of a task's ``number``-th packed panel, ``inside`` elements from its start; or of the only one."""
