@@ -19,7 +19,7 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.store import Pattern, Store
-from accord.backends.cpu.tile import MOST_HEIGHT
+from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT
 from accord.expr.lang import Expr, bits
 
 __all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right", "Writer"]
@@ -234,7 +234,7 @@ class Writer:
             whole = Chunk("0", p["k"], "0", "0")
             self.fill(here["a"], row, rows, whole)
             with b.loop(*panels) as panel:
-                self._panel(here, row, rows, (self.panel_a, ""), _Part(whole, "0", "true"), panel, "0")
+                self._panel(here, row, rows, (self.panel_a, ""), _Part(whole, "0", "true"), panel, panels)
             return
         with b.loop(0, p["chunks"]) as c:
             entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CHUNK_FIELDS)}")
@@ -242,7 +242,7 @@ class Writer:
             part = _Part(chunk, c, b.compare("eq", b.add(c, 1), p["chunks"]))
             left = self._left(here["a"], row, rows, chunk)
             with b.loop(*panels) as panel:
-                self._panel(here, row, rows, left, part, panel, b.sub(panel, panels[0]))
+                self._panel(here, row, rows, left, part, panel, panels)
 
     def word(self, entry: str, index: int) -> str:
         """An integer of a table."""
@@ -271,15 +271,24 @@ class Writer:
     # tiles
 
     def _panel(
-        self, here: dict[str, str], row: str, rows: str, left: tuple[str, str], part: _Part, panel: str, number: str
+        self,
+        here: dict[str, str],
+        row: str,
+        rows: str,
+        left: tuple[str, str],
+        part: _Part,
+        panel: str,
+        panels: tuple[str, str],
     ) -> None:
-        """One panel of B, the task's ``number``-th: every tile of the block of rows."""
+        """One of a task's ``panels`` of B: every tile of the block of rows."""
         b, p, code = self.b, self.p, self.code
+        number = b.sub(panel, panels[0])
         column = b.mul(panel, self.wide)
         columns = b.min(b.sub(p["n"], column), self.wide)
         tile, high, heights = self.tile_of(panel)
         line = str(code.few) if code.few else self.line(columns)
         right = self._right(here["b"], number, column, columns, part.chunk, line)
+        ahead = self._ahead(right[0], panels, panel, part.chunk)
         apart = b.mul(b.mul(number, p["parts"]), b.mul(p["block"], self.wide))
         sums = b.address(self.sums, code.dtype, apart)
         step = b.mul(p["parts"], line)
@@ -293,7 +302,8 @@ class Writer:
             first = b.add(start, r)
             buffer = b.address(sums, code.dtype, b.mul(first, step))
             at = b.op(f"getelementptr i8, ptr {a}, i64 {b.mul(r, a_row)}")
-            self._tile(tile, at, a_row, right, part, buffer, height)
+            soon = self.soon(right[0], ahead, first, part.chunk.length, high)
+            self._tile(tile, at, a_row, (*right, soon), part, buffer, height)
 
             def store() -> None:
                 if code.flat:
@@ -329,14 +339,40 @@ class Writer:
         with self.code.left.lines(self.b, self.code.dtype, self.p, row, rows, left[0], self.p["pitch"]) as run:
             yield run
 
-    def _tile(self, tile: str, a: str, a_row: str, right: tuple[str, str], part: _Part, sums: str, height: str) -> None:
-        """Compute one tile."""
+    def _ahead(self, right: str, panels: tuple[str, str], panel: str, chunk: Chunk) -> str:
+        """Address of the lines of packed B that are wanted after these: of the next panel, or of the next chunk."""
+        b, p, code = self.b, self.p, self.code
+        if code.right.step != "packed" or code.few:
+            return right
+        whole = b.mul(p["k"], self.wide)
+        back = b.sub(b.mul(chunk.length, self.wide), b.mul(b.sub(panel, panels[0]), whole))
+        last = b.compare("eq", b.add(panel, 1), panels[1])
+        return b.address(right, code.right.dtype, b.op(f"select i1 {last}, i64 {back}, i64 {whole}"))
+
+    def soon(self, right: str, ahead: str, first: str, length: str, high: str) -> str:
+        """What the tile that starts in row ``first`` of the block brings to the cache: a share of what lies ``ahead``.
+
+        As many tiles as a line of B has lines of the cache share in it; the others ask for what is there already.
+        """
+        b = self.b
+        if right == ahead:
+            return right
+        share = b.op(f"udiv i64 {b.mul(length, CACHE_LINE)}, {high}")
+        place = b.op(f"getelementptr i8, ptr {ahead}, i64 {b.mul(first, share)}")
+        wanted = b.compare("slt", first, b.mul(high, self.wide * self.size // CACHE_LINE))
+        return b.op(f"select i1 {wanted}, ptr {place}, ptr {right}")
+
+    def _tile(
+        self, tile: str, a: str, a_row: str, right: tuple[str, str, str], part: _Part, sums: str, height: str
+    ) -> None:
+        """Compute one tile; ``right`` are the address of B's lines, their distance, and what is read soon."""
         b, p = self.b, self.p
 
         def call(a: str, line: str, k: str, run: str, segments: str, again: str) -> None:
             b.emit(
                 f"call void {tile}(ptr {a}, i64 {a_row}, ptr {line}, i64 {right[1]}, i64 {k}, i64 {run}, "
-                f"i64 {segments}, i64 {p.get('a.segment', '0')}, ptr {sums}, i64 {height}, i64 {again})"
+                f"i64 {segments}, i64 {p.get('a.segment', '0')}, ptr {sums}, i64 {height}, i64 {again}, "
+                f"ptr {right[2]})"
             )
 
         if not self.code.left.staged:

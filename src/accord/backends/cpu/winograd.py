@@ -119,6 +119,7 @@ class _Writer(Writer):
             line = self.line(columns)
             tile, high, heights = self.tile_of(panel)
             right = b.address(here["b"], code.dtype, b.add(b.mul(product, p["u.product"]), b.mul(column, p["k"])))
+            ahead = b.address(right, code.dtype, b.mul(p["k"], line))
             left = b.op(f"getelementptr i8, ptr {self.panel_b}, i64 {b.mul(product, p['v.product'])}")
             sums = b.address(self._sums(b.sub(panel, panels[0])), code.dtype, b.mul(product, self._product_sums()))
             with self.tiles(tiles, high, heights) as (r, height):
@@ -127,7 +128,8 @@ class _Writer(Writer):
                 to = b.address(sums, code.dtype, b.mul(r, line))
                 b.emit(
                     f"call void {tile}(ptr {at}, i64 {a_row}, ptr {right}, i64 {b.mul(line, self.size)}, "
-                    f"i64 {p['k']}, i64 {p['run']}, i64 1, i64 0, ptr {to}, i64 {height}, i64 0)"
+                    f"i64 {p['k']}, i64 {p['run']}, i64 1, i64 0, ptr {to}, i64 {height}, i64 0, "
+                    f"ptr {self.soon(right, ahead, r, p['k'], high)})"
                 )
         with b.loop(*panels) as panel:
             self._outputs(here, row, rows, (down, across, lines), panel, b.sub(panel, panels[0]))
