@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from accord.backends.cpu.dot import DotCode
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.store import Pattern, Store
-from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT
+from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT, TileCode
+from accord.backends.cpu.transpose import TransposeCode
 from accord.expr.lang import Expr, bits
 
 __all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right", "Writer"]
@@ -131,6 +133,13 @@ class GemmCode(KernelCode):
         if self.out.column == "s" and self.out.row == "1":
             found["c.transpose"] = (memory, memory)
         return found
+
+    @property
+    def needs(self) -> tuple[KernelCode, ...]:
+        """The tiles for a whole panel, and transpositions."""
+        width = machine().width(bits(self.dtype))
+        tile = DotCode(self.dtype, self.few) if self.few else TileCode(self.dtype, self.vectors)
+        return (tile, *(TransposeCode(*dtypes, width) for dtypes in self.transposes.values()))
 
     @property
     def apart(self) -> int:

@@ -70,13 +70,15 @@ def most_rows(dtype: str, vectors: int) -> int:
     return max(1, min(MOST_HEIGHT if wide else MOST_HEIGHT // 2, left // vectors))
 
 
+@functools.cache
 def tile_heights(dtype: str, vectors: int) -> tuple[int, ...]:
     """Numbers of rows for which there is a tile, highest first."""
     most = most_rows(dtype, vectors)
     return tuple(sorted({most, *([most // 2] if most > 2 * _SMALL else []), *range(1, min(_SMALL, most) + 1)})[::-1])
 
 
-def next_heights(heights: Sequence[int]) -> list[int]:
+@functools.cache
+def next_heights(heights: tuple[int, ...]) -> tuple[int, ...]:
     """The height of the next tile for each number of rows that are left, below the highest.
 
     Args:
@@ -89,7 +91,7 @@ def next_heights(heights: Sequence[int]) -> list[int]:
     for rows in range(1, heights[0]):
         ways = [(h, *best[rows - h]) for h in heights if h <= rows]
         best.append(min(ways, key=lambda way: (len(way), -min(way), -way[0])))
-    return [way[0] if way else 0 for way in best] + [0] * (MOST_HEIGHT - len(best))
+    return (*(way[0] if way else 0 for way in best), *[0] * (MOST_HEIGHT - len(best)))
 
 
 def vectors_for(dtype: str, columns: int) -> int:

@@ -14,6 +14,7 @@ large whatever the points, for 2 x 2 it is 0.9 times as large at the price of a 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,15 @@ from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.gemm import GemmCode, Writer
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.panels import Chunk
-from accord.backends.cpu.winograd_transforms import ACROSS, DOWN, PRODUCTS, transform_address, weights_transform
+from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.winograd_transforms import (
+    ACROSS,
+    DOWN,
+    PRODUCTS,
+    TransformCode,
+    transform_address,
+    weights_transform,
+)
 from accord.backends.protocol import Array, Launch, Phase
 from accord.expr.lang import Expr
 from accord.ir import dims as D
@@ -90,6 +99,11 @@ class WinogradCode(GemmCode):
     def names(self) -> tuple[str, ...]:
         """What the parameters mean, in order."""
         return (*super().names, "v.row", "v.product", "u.product", "x.padded", "tiles", "y_at", "inputs", "outputs")
+
+    @property
+    def needs(self) -> tuple[KernelCode, ...]:
+        """The transforms too."""
+        return (*super().needs, TransformCode("inputs"), TransformCode("outputs"))
 
     def module(self, name: str) -> str:
         """LLVM text."""
@@ -263,12 +277,47 @@ def winograd_phase(
     sizes = _Sizes(k, m, code.vectors * machine().width(32), code.apart, len(code.tables))
     phase = Phase(code, operands, tuple(values.values()), functools.partial(_launch, code, tuple(values), sizes))
     panels = -(-m // sizes.wide)
+    if D.is_known(c.out_sizes) and isinstance(c.images, int):
+        cut = _cut(sizes, c.out_sizes[0], c.out_sizes[1], c.images * c.groups)
+        return phase, cut.starts[-1] or 64
     least = sum((_round(a) for a in sizes.areas(c.out_sizes[1], 1, panels)), 0)
-    return phase, D.maximum(least, _ROOM)
+    return phase, D.maximum(least, _ROOM) + 1024  # areas are rounded up
 
 
 def _round(size: DimLike) -> DimLike:
     return D.ceildiv(size, 64) * 64
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Lines of tiles of a block, panels, tasks, and where the areas of scratch memory start and end."""
+
+    block: int
+    panels: int
+    task_panels: int
+    row_tasks: int
+    column_tasks: int
+    starts: tuple[int, ...]
+
+
+def _cut(sizes: _Sizes, lines: int, line: int, groups: int) -> _Cut:
+    """As many lines of tiles as there is room for; columns are split where there are few such blocks."""
+    down = -(-lines // DOWN[0])
+    panels = -(-sizes.columns // sizes.wide)
+    if not (down and line and groups):
+        return _Cut(1, panels, panels, 0, 1, (0,) * 7)
+
+    def areas(count: int, panels: int) -> list[int]:
+        return [D.evaluate(_round(a), {}) for a in sizes.areas(line, count, panels)]
+
+    one, two = sum(areas(1, panels)), sum(areas(2, panels))
+    most = max(1, min(down, 1 + (_ROOM - one) // (two - one)))
+    block = -(-down // -(-down // most))
+    row_tasks = -(-down // block)
+    column_tasks = max(1, min(_TASKS // (groups * row_tasks), panels))
+    task_panels = -(-panels // column_tasks)
+    starts = tuple(itertools.accumulate(areas(block, task_panels), initial=0))
+    return _Cut(block, panels, task_panels, row_tasks, -(-panels // task_panels), starts)
 
 
 def _launch(code: WinogradCode, names: tuple[str, ...], sizes: _Sizes, evaluated: Sequence[int]) -> Launch:
@@ -277,31 +326,18 @@ def _launch(code: WinogradCode, names: tuple[str, ...], sizes: _Sizes, evaluated
     if not (groups and v["m"]):
         return Launch((), 0)
     line = v["x.line"]
-    lines = v["m"] // line
-    down = -(-lines // DOWN[0])
-    panels = -(-sizes.columns // sizes.wide)
-
-    def areas(count: int, panels: int) -> list[int]:
-        return [D.evaluate(_round(a), {}) for a in sizes.areas(line, count, panels)]
-
-    most = max(1, next((n for n in range(down, 0, -1) if sum(areas(n, panels)) <= _ROOM), 1))
-    block = -(-down // -(-down // most))
-    row_tasks = -(-down // block)
-    column_tasks = max(1, min(_TASKS // (groups * row_tasks), panels))
-    task_panels = -(-panels // column_tasks)
-    starts = [0]
-    for area in areas(block, task_panels):
-        starts.append(starts[-1] + area)
+    cut = _cut(sizes, v["m"] // line, line, groups)
     width = machine().width(32)
-    rows = block * DOWN[0] * line
-    tiles = block * -(-line // ACROSS[0])
+    rows = cut.block * DOWN[0] * line
+    tiles = cut.block * -(-line // ACROSS[0])
+    panels = cut.panels
     v.update(
         groups=groups,
         task_groups=1,
         task_rows=rows,
-        task_panels=task_panels,
-        row_tasks=row_tasks,
-        column_tasks=-(-panels // task_panels),
+        task_panels=cut.task_panels,
+        row_tasks=cut.row_tasks,
+        column_tasks=cut.column_tasks,
         block=rows,
         panels=panels,
         chunks=0,
@@ -311,11 +347,11 @@ def _launch(code: WinogradCode, names: tuple[str, ...], sizes: _Sizes, evaluated
         pack_b=0,
         pitch=D.evaluate(sizes.pitch(line), {}),
         tiles=tiles,
-        **dict(zip(("a_at", "b_at", "y_at", "stage_at", "tables_at", "scratch"), starts[1:], strict=True)),
+        **dict(zip(("a_at", "b_at", "y_at", "stage_at", "tables_at", "scratch"), cut.starts[1:], strict=True)),
     )
     v.update({"v.row": sizes.row, "v.product": sizes.row * tiles, "x.padded": D.evaluate(sizes.padded(line), {})})
     v.update(inputs=transform_address("inputs"), outputs=transform_address("outputs"))
     v["u.product"] = packed_size(code.dtype, sizes.channels, sizes.columns)
     last = -(-(sizes.columns - (panels - 1) * sizes.wide) // width)
     heights = add_functions(code, v, last)
-    return Launch((*(v[name] for name in code.names), *heights), groups * row_tasks * v["column_tasks"])
+    return Launch((*(v[name] for name in code.names), *heights), groups * cut.row_tasks * cut.column_tasks)
