@@ -311,7 +311,7 @@ class Writer:
             first = b.add(start, r)
             buffer = b.address(sums, code.dtype, b.mul(first, step))
             at = b.op(f"getelementptr i8, ptr {a}, i64 {b.mul(r, a_row)}")
-            soon = self.soon(right[0], ahead, first, part.chunk.length, high)
+            soon = self.soon(right[0], ahead, first, rows, part.chunk.length, high)
             self._tile(tile, at, a_row, (*right, soon), part, buffer, height)
 
             def store() -> None:
@@ -358,18 +358,26 @@ class Writer:
         last = b.compare("eq", b.add(panel, 1), panels[1])
         return b.address(right, code.right.dtype, b.op(f"select i1 {last}, i64 {back}, i64 {whole}"))
 
-    def soon(self, right: str, ahead: str, first: str, length: str, high: str) -> str:
+    def soon(self, right: str, ahead: str, first: str, rows: str, length: str, high: str) -> str:
         """What the tile that starts in row ``first`` of the block brings to the cache: a share of what lies ``ahead``.
 
-        As many tiles as a line of B has lines of the cache share in it; the others ask for what is there already.
+        Two tiles share in it, or a single one does it all; others ask for what is there already.
+
+        Returns:
+            The last two arguments of a tile.
         """
         b = self.b
         if right == ahead:
-            return right
-        share = b.op(f"udiv i64 {b.mul(length, CACHE_LINE)}, {high}")
-        place = b.op(f"getelementptr i8, ptr {ahead}, i64 {b.mul(first, share)}")
-        wanted = b.compare("slt", first, b.mul(high, self.wide * self.size // CACHE_LINE))
-        return b.op(f"select i1 {wanted}, ptr {place}, ptr {right}")
+            return f"ptr {right}, i64 0"
+        half = b.mul(length, CACHE_LINE)
+        second = b.compare("sge", first, high)
+        place = b.op(f"getelementptr i8, ptr {ahead}, i64 {b.op(f'select i1 {second}, i64 {half}, i64 0')}")
+        wanted = b.compare("slt", first, b.mul(high, 2))
+        single = b.compare("slt", rows, b.mul(high, 2))
+        return (
+            f"ptr {b.op(f'select i1 {wanted}, ptr {place}, ptr {right}')}, "
+            f"i64 {b.op(f'select i1 {single}, i64 {half}, i64 0')}"
+        )
 
     def _tile(
         self, tile: str, a: str, a_row: str, right: tuple[str, str, str], part: _Part, sums: str, height: str
@@ -381,7 +389,7 @@ class Writer:
             b.emit(
                 f"call void {tile}(ptr {a}, i64 {a_row}, ptr {line}, i64 {right[1]}, i64 {k}, i64 {run}, "
                 f"i64 {segments}, i64 {p.get('a.segment', '0')}, ptr {sums}, i64 {height}, i64 {again}, "
-                f"ptr {right[2]})"
+                f"{right[2]})"
             )
 
         if not self.code.left.staged:

@@ -36,13 +36,13 @@ __all__ = [
 #: A: address, bytes from row to row; B: address, bytes from line to line; length of the sums; how many products are
 #: summed in registers before they are added to memory; segments, and bytes of A from one to the next; the sums, row
 #: after row without gaps; rows; whether the first sums are added to what is there; what will be read soon and is to be
-#: brought to the second-level cache, a line of the cache for each product.
+#: brought to the second-level cache, a line of the cache for each product, and another one so many bytes on.
 #:
 #: The lines of B follow each other through all segments. Where there are several, each is as long as the sums, and all
 #: of them are summed in registers.
 TILE_ARGUMENTS: Final = (
     "ptr %a, i64 %a_row, ptr %b, i64 %b_row, i64 %k, i64 %run, i64 %segments, i64 %segment, "
-    "ptr %sums, i64 %rows, i64 %add, ptr %next"
+    "ptr %sums, i64 %rows, i64 %add, ptr %next, i64 %apart"
 )
 
 #: Additions that must be under way to keep two units of latency four busy.
@@ -276,7 +276,8 @@ class _Tile:
         self._advance(b_next, b_at, self.line_steps[sets])
         if soon is not None:
             b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-            b.emit(f"call void @llvm.prefetch.p0(ptr {soon[0]}, i32 0, i32 2, i32 1)")
+            for place in (soon[0], b.op(f"getelementptr i8, ptr {soon[0]}, i64 %apart")):
+                b.emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")
             self._advance(soon[1], soon[0], CACHE_LINE)
         b.emit(f"{i_next} = add nsw i64 {i}, {sets}")
         again = b.compare("slt", i_next, span[1])

@@ -52,7 +52,7 @@ _ROOM: Final = 2 << 20
 _TASKS: Final = 4
 #: It does not pay for fewer channels, nor for fewer tiles than this: the weights are 2.7 times as large.
 _LEAST_CHANNELS: Final = 16
-_LEAST_TILES: Final = 12
+_LEAST_TILES: Final = 24
 
 
 def reason_against(c: Convolution) -> str | None:
@@ -143,7 +143,7 @@ class _Writer(Writer):
                 b.emit(
                     f"call void {tile}(ptr {at}, i64 {a_row}, ptr {right}, i64 {b.mul(line, self.size)}, "
                     f"i64 {p['k']}, i64 {p['run']}, i64 1, i64 0, ptr {to}, i64 {height}, i64 0, "
-                    f"ptr {self.soon(right, ahead, r, p['k'], high)})"
+                    f"{self.soon(right, ahead, r, tiles, p['k'], high)})"
                 )
         with b.loop(*panels) as panel:
             self._outputs(here, row, rows, (down, across, lines), panel, b.sub(panel, panels[0]))
