@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from accord.backends.cpu.dot import DotCode
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
-from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel
+from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel, pack_taps
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.store import Pattern, Store
 from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT, TileCode
@@ -128,7 +128,7 @@ class GemmCode(KernelCode):
         """Functions of :mod:`accord.backends.cpu.transpose` that it calls: element types by name."""
         memory = "u8" if self.out.dtype == "bool" else self.out.dtype
         found = {"a.transpose": (self.left.dtype, self.dtype)} if self.left.transposes else {}
-        if self.right.step == "1" and not self.few:
+        if self.right.step in ("1", "taps") and not self.few:
             found["b.transpose"] = (self.right.dtype, self.dtype)
         if self.out.column == "s" and self.out.row == "1":
             found["c.transpose"] = (memory, memory)
@@ -447,15 +447,15 @@ class Writer:
                 function = p.get("b.transpose", "")
 
                 def pack() -> None:
-                    pack_panel(b, code.dtype, code.right.dtype, *arguments, function)
+                    if code.right.step == "taps":
+                        taps = (p["b.taps"], self.sums)
+                        pack_taps(b, code.dtype, code.right.dtype, *arguments, function, *taps)
+                    else:
+                        pack_panel(b, code.dtype, code.right.dtype, *arguments, function)
 
                 b.branch(self._is_packed(columns, line), pack)
 
-        if code.right.step == "taps":
-            channels = b.op(f"udiv i64 {p['k']}, {p['b.taps']}")
-            with b.loop(0, p["b.taps"]) as tap:
-                part(b.mul(tap, channels), channels, tap)
-        elif by_line:
+        if by_line:
             with b.loop(0, p["k"]) as k:
                 part(k, "1", b.mul(k, strides[0]))
         else:
