@@ -279,7 +279,8 @@ class _StageLayout:
         taps, dilation = self.window.taps[-1], self.window.dilations[-1]
         joined = dilation == 1
         length = self.channels * (taps if joined else 1)
-        at_once = max(1, run_length(self.channels * lines * taps, rows) // length)
+        # half the usual run: where channels are so few, others sum one channel's taps at a time, and err less for it
+        at_once = max(1, run_length(self.channels * lines * taps, rows) // 2 // length)
         if self.few:
             at_once = lines
         calls: list[tuple[int, ...]] = []
