@@ -266,6 +266,53 @@ def test_convolutions_with_an_epilogue(data):
 
 @SETTINGS
 @given(st.data())
+def test_convolutions_with_fewer_products(data):
+    """Kernels of 3x3 with many channels go through Winograd's transforms: odd sizes, gaps, groups, epilogues."""
+    draw = data.draw
+    group = draw(st.sampled_from([1, 1, 2]))
+    c, m = group * draw(st.sampled_from([16, 17, 35, 48])), group * draw(st.sampled_from([16, 24, 33, 70]))
+    sizes = draw(st.tuples(st.integers(14, 20), st.integers(22, 27)))
+    pads = [draw(st.integers(0, 2)) for _ in range(4)]
+    dtype = draw(st.sampled_from(["float32", "float32", "float16"]))
+    x, w = values((draw(st.integers(1, 2)), c, *sizes), dtype), values((m, c // group, 3, 3), dtype)
+    shape: Any = list(x.shape)
+    if draw(st.booleans()):
+        shape[2:] = ["x2", "x3"]
+    nodes = [node("Conv", ["x", "w"], ["y"], pads=pads, group=group)]
+    proto = model(nodes, {"x": (dtype, shape)}, ["y"], {"w": w})
+    kernel_view = view_of(proto)
+    assert "winograd" in getattr(CpuBackend().select(kernel_view), "name", "")
+    wide = {name: v.astype(np.float64) for name, v in {"x": x, "w": w}.items()}
+    expected = evaluate(model(nodes, {n: (v.dtype, v.shape) for n, v in wide.items()}, ["y"]), wide)[0]
+    residual = laid_out(values(expected.shape), *draw(layouts(4)))
+    kind = {"float32": "f32", "float16": "f16"}[dtype]
+    result = max_(cast(operand(0, kind), "f32") + operand(1, "f32"), const(0.0, "f32"))
+    out = empty_like(expected.shape, np.float32, *draw(layouts(4)))
+    feeds = {"x": laid_out(x, *draw(layouts(4)))}
+    run_node(proto, feeds, [out], epilogue=(result, [("f32", residual)]), sizes=sizes_of(x=x.shape), seed=c)
+    close(out, np.maximum(expected + residual, 0), dtype, 9 * c)
+
+
+@pytest.mark.parametrize("channels", [16, 64, 200])
+def test_fewer_products_are_accurate(channels):
+    """The error stays below twice that of a direct sum of float32 products in runs of 144."""
+    x, w = values((1, channels, 24, 24)), values((16, channels, 3, 3))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
+    exact = np.einsum("nchwij,mcij->nmhw", windows.astype(np.float64), w.astype(np.float64), optimize=True)
+    direct = np.zeros(exact.shape, np.float32)
+    for first in range(0, channels, 16):
+        run = np.zeros(exact.shape, np.float32)
+        for c, i, j in np.ndindex(min(16, channels - first), 3, 3):
+            run += windows[:, None, first + c, :, :, i, j] * w[None, :, first + c, i, j, None, None]
+        direct += run
+    proto = model([node("Conv", ["x", "w"], ["y"])], {"x": (np.float32, x.shape)}, ["y"], {"w": w})
+    out = empty_like(exact.shape, np.float32, (0, 2, 3, 1))
+    run_node(proto, {"x": laid_out(x, (0, 2, 3, 1))}, [out])
+    assert np.sqrt(np.mean((out - exact) ** 2)) < 2 * np.sqrt(np.mean((direct - exact) ** 2))
+
+
+@SETTINGS
+@given(st.data())
 def test_transposed_convolutions(data):
     draw = data.draw
     axes = draw(st.sampled_from([1, 2, 2, 3]))

@@ -172,6 +172,7 @@ class NativeKernel:
         in_place: Pairs (output, input): the output may take the input's memory if nothing else needs it.
         workspace: Bytes of scratch memory for each thread, symbolic.
         flops: Arithmetic operations, symbolic, for the roofline.
+        note: Why it computes in the way it does, for people.
     """
 
     name: str
@@ -181,6 +182,7 @@ class NativeKernel:
     in_place: tuple[tuple[int, int], ...] = ()
     workspace: DimLike = 0
     flops: DimLike = 0
+    note: str = ""
 
     @property
     def dims(self) -> tuple[DimLike, ...]:

@@ -99,7 +99,8 @@ class CpuBackend(Backend):
         from accord.backends.cpu.jit import load
         from accord.backends.cpu.program import KernelCode
 
-        load([p.code for k in kernels for p in k.phases if isinstance(p.code, KernelCode)])
+        codes = [p.code for k in kernels for p in k.phases if isinstance(p.code, KernelCode)]
+        load(list(dict.fromkeys([*codes, *(needed for code in codes for needed in code.needs)])))
 
 
 def _foreign() -> Reason | None:

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -108,7 +108,11 @@ class Left:
 
 @dataclass(frozen=True)
 class RightMatrix:
-    """B: strides along the groups, k and columns; or panels, one after the other along the groups' strides."""
+    """B: strides along the groups, k and columns; or panels, one after the other along the groups' strides.
+
+    With several ``taps``, k counts taps and then channels; ``step`` is from channel to channel, and taps are next to
+    each other.
+    """
 
     dtype: str
     groups: tuple[DimLike, ...]
@@ -116,6 +120,7 @@ class RightMatrix:
     column: DimLike = 1
     offset: DimLike = 0
     packed: bool = False
+    taps: int = 1
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,47 @@ def contraction_phase(
         expr: What is stored; operand 0 is the sum, of type :func:`accumulator` of A's type.
         operands: A, B, the extras, C, scratch.
     """
+    code, values = describe(GemmCode, groups, rows, n, k, left, right, extras, out, expr)
+    dtype, vectors = code.dtype, code.vectors
+    apart = code.apart
+    plan = _Plan(code, tuple(values), left, apart)
+    sizes = tuple(values.values())
+    phase = Phase(code, operands, sizes, functools.partial(_launch, plan))
+    if D.is_known(sizes):
+        problem, _ = _problem(plan, dict(zip(plan.names, sizes, strict=True)))
+        return phase, cut(problem).areas.scratch if problem.m and problem.n else 64
+    return phase, scratch_bound(dtype, vectors, k, right.packed or code.few > 0, apart, len(code.tables), left.bound)
+
+
+_Code = TypeVar("_Code", bound=GemmCode)
+
+
+def describe(
+    make: type[_Code],
+    groups: Shape,
+    rows: Shape,
+    n: DimLike,
+    k: DimLike,
+    left: Left,
+    right: RightMatrix,
+    extras: Sequence[Walk],
+    out: Walk,
+    expr: Expr,
+) -> tuple[_Code, dict[str, DimLike]]:
+    """The code of a contraction, and the values of those of its parameters that follow from sizes and strides.
+
+    Args:
+        make: Class of the code.
+        groups: See :func:`contraction_phase`, also for the other arguments.
+        rows: See there.
+        n: See there.
+        k: See there.
+        left: See there.
+        right: See there.
+        extras: See there.
+        out: See there.
+        expr: See there.
+    """
     dtype = accumulator(left.source.dtype)
     few = few_columns(dtype, n, k, right)
     vectors = 1 if few else vectors_for(dtype, n) if isinstance(n, int) else 2
@@ -181,7 +227,10 @@ def contraction_phase(
     kinds = ("packed", "1") if right.packed else (_kind(right.step, "1"), _kind(right.column, "1"))
     if (few and not right.packed) or kinds == ("1", "1"):
         kinds = ("1", "s")
-    if kinds[0] == "s":
+    if right.taps > 1:
+        kinds = ("taps", "s")
+        values["b.taps"] = right.taps
+    if kinds[0] in ("s", "taps"):
         values["b.k"] = right.step
     if kinds[1] == "s":
         values["b.column"] = right.column
@@ -196,7 +245,7 @@ def contraction_phase(
         for name, w in walks.items():
             values[f"group{i}.{name}"] = w.groups[axis]
     values.update({f"rows{i}": size for i, size in enumerate(rows) if i})
-    code = GemmCode(
+    code = make(
         dtype,
         vectors,
         few,
@@ -209,14 +258,7 @@ def contraction_phase(
         patterns["c"],
         expr,
     )
-    apart = max(1, bits(out.dtype) // 8) if patterns["c"].column == "s" else 0
-    plan = _Plan(code, tuple(values), left, apart)
-    sizes = tuple(values.values())
-    phase = Phase(code, operands, sizes, functools.partial(_launch, plan))
-    if D.is_known(sizes):
-        problem, _ = _problem(plan, dict(zip(plan.names, sizes, strict=True)))
-        return phase, cut(problem).areas.scratch if problem.m and problem.n else 64
-    return phase, scratch_bound(dtype, vectors, k, right.packed or few > 0, apart, len(code.tables), left.bound)
+    return code, values
 
 
 def few_columns(dtype: str, n: DimLike, k: DimLike, right: RightMatrix | None = None) -> int:
@@ -230,7 +272,7 @@ def few_columns(dtype: str, n: DimLike, k: DimLike, right: RightMatrix | None = 
     """
     if not isinstance(n, int) or not pays(dtype, n, k if isinstance(k, int) else 1 << 30):
         return 0
-    ready = right is None or right.packed or (right.dtype == dtype and (right.step == 1 or k == 1))
+    ready = right is None or right.packed or (right.dtype == dtype and right.taps == 1 and right.step == 1)
     return n if ready else 0
 
 
@@ -350,14 +392,27 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
         **{name: getattr(areas, name) for name in ("a_at", "b_at", "stage_at", "tables_at", "scratch")},
         groups=p.groups,
         chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
-        tile=dot_address(code.dtype, code.few) if code.few else tile_address(code.dtype, code.vectors),
     )
-    v["tile.last"] = v["tile"] if code.few else tile_address(code.dtype, blocks.last_vectors)
-    last = p.heights if code.few else tile_heights(code.dtype, blocks.last_vectors)
-    width = machine().width(bits(code.dtype))
-    v.update({name: transpose_address(*dtypes, width) for name, dtypes in code.transposes.items()})
-    v["high"], v["high.last"] = p.heights[0], last[0]
+    heights = add_functions(code, v, blocks.last_vectors)
     if p.stage is not None:
         v["a.segment"] = p.stage.segment
-    heights = (*next_heights(p.heights), *next_heights(last))
     return Launch((*(v[name] for name in code.names), *heights, *words), blocks.tasks)
+
+
+def add_functions(code: GemmCode, values: dict[str, int], last_vectors: int) -> tuple[int, ...]:
+    """Add the addresses of the functions that a kernel calls to ``values``; returns the tables of tile heights.
+
+    Args:
+        code: The kernel.
+        values: Parameters by name.
+        last_vectors: Vectors of the last panel's lines.
+    """
+    few, dtype, vectors = code.few, code.dtype, code.vectors
+    values["tile"] = dot_address(dtype, few) if few else tile_address(dtype, vectors)
+    values["tile.last"] = values["tile"] if few else tile_address(dtype, last_vectors)
+    heights = dot_heights(dtype, few) if few else tile_heights(dtype, vectors)
+    last = heights if few else tile_heights(dtype, last_vectors)
+    values["high"], values["high.last"] = heights[0], last[0]
+    width = machine().width(bits(dtype))
+    values.update({name: transpose_address(*dtypes, width) for name, dtypes in code.transposes.items()})
+    return (*next_heights(heights), *next_heights(last))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
-
-import numpy as np
 
 from accord.backends.cpu.blocking import Stage, run_length
 from accord.backends.cpu.contraction import (
@@ -25,7 +22,6 @@ from accord.backends.cpu.contraction import (
 )
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
-from accord.backends.cpu.panels import aligned
 from accord.backends.cpu.patches import AXIS_NAMES, PatchSource, Window, length_of, pieces_of, reach
 from accord.backends.cpu.stage import MOST_INTERLEAVED, STAGE_NAMES, StageSource
 from accord.backends.protocol import Array, Phase
@@ -34,7 +30,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
-__all__ = ["Comb", "Convolution", "Image", "combs", "transposed_phases"]
+__all__ = ["Convolution", "Image"]
 
 #: An image is staged for at most so many vectors of output channels, and input channels of a group: a copy of patches
 #: takes a seventh of the products' time for one vector, a thirtieth for four.
@@ -132,8 +128,7 @@ class Convolution:
         line = self.out_sizes[-1]
         short = len(w.taps) == 2 and isinstance(line, int) and line < _SHORT_LINE
         return (
-            self.constant
-            and not self.pointwise
+            not self.pointwise
             and len(w.taps) <= 2
             and 0 not in w.taps
             and min(w.dilations) > 0
@@ -146,7 +141,7 @@ class Convolution:
     @property
     def channels_inner(self) -> bool:
         """K counts taps, then channels; else channels, then taps."""
-        return self.constant and (self.staged or self.x.access.strides[1] == 1)
+        return self.staged or self.x.access.strides[1] == 1
 
     def pack(self, w: Array) -> Array:
         """Constant weights [M, C / groups, *taps] as panels, one group after the other."""
@@ -173,7 +168,10 @@ class Convolution:
         if self.constant:
             right = RightMatrix(self.dtype, (packed_size(self.dtype, k, m),), offset=weights_at, packed=True)
         else:
-            right = RightMatrix(self.x.dtype, (m * k,), 1, k)
+            taps = math.prod(self.window.taps)
+            right = RightMatrix(self.x.dtype, (m * k,), taps, k, taps=taps if self.channels_inner else 1)
+            if not self.channels_inner or taps == 1:
+                right = replace(right, step=1)
         walks = [o.walk(m, images=images) for o in (out, *extras)]
         rows: Shape = (self.images, *self.out_sizes) if images else self.out_sizes
         groups: Shape = (self.groups,) if images else (self.images, self.groups)
@@ -193,7 +191,7 @@ class Convolution:
                 groups, rows = (*groups, *rows[:-1]), rows[-1:]
             a = matrix_left(left)
         else:
-            a = self._stage(left) if self.staged else self._patches(left, images=images)
+            a = self.stage(left) if self.staged else self._patches(left, images=images)
         return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands)
 
     def _patches(self, left: Walk, *, images: bool) -> Left:
@@ -206,7 +204,8 @@ class Convolution:
         pieces = functools.partial(_pieces, self.window, self.channels, self.channels_inner)
         return Left(PatchSource(left.dtype, len(self.window.taps), images), values, left.groups, left.offset, pieces)
 
-    def _stage(self, left: Walk) -> Left:
+    def stage(self, left: Walk) -> Left:
+        """The image, staged; ``left`` is how it is walked, with images as groups."""
         w, strides = self.window, self.x.access.strides
         spans = [(t - 1) * d + 1 for t, d in zip(w.taps, w.dilations, strict=True)]
         values: dict[str, DimLike] = {}
@@ -280,7 +279,8 @@ class _StageLayout:
         taps, dilation = self.window.taps[-1], self.window.dilations[-1]
         joined = dilation == 1
         length = self.channels * (taps if joined else 1)
-        at_once = max(1, run_length(self.channels * lines * taps, rows) // length)
+        # half the usual run: where channels are so few, others sum one channel's taps at a time, and err less for it
+        at_once = max(1, run_length(self.channels * lines * taps, rows) // 2 // length)
         if self.few:
             at_once = lines
         calls: list[tuple[int, ...]] = []
@@ -292,138 +292,3 @@ class _StageLayout:
             for t in range(taps):
                 calls.append((i * segment + t * dilation * self.pixel, (i * taps + t) * length, length, 1))
         return calls
-
-
-# transposed
-
-
-@dataclass(frozen=True)
-class Comb:
-    """One output in ``step`` along an axis of a transposed convolution: those at ``first + q * step``.
-
-    Output ``q`` of them reads the input at ``q + offset`` and what follows in steps of ``dilation``, once for each of
-    ``taps``; so the outputs of one comb for each axis are an ordinary convolution (Shi et al., "Is the deconvolution
-    layer the same as a convolutional layer?", 2016).
-
-    Attributes:
-        first: First output.
-        step: From output to output.
-        taps: The kernel's elements that meet these outputs, from the lowest input upwards.
-        offset: Input that the first of them reads, relative to ``q``.
-        dilation: From input to input.
-    """
-
-    first: int
-    step: int
-    taps: tuple[int, ...]
-    offset: int
-    dilation: int
-
-
-def combs(taps: int, step: int, dilation: int, pad: int) -> list[Comb]:
-    """The combs of an axis: input ``i`` and tap ``t`` add to output ``i * step + t * dilation - pad``."""
-    found = []
-    for first in range(step):
-        met = [t for t in reversed(range(taps)) if (first + pad - t * dilation) % step == 0]
-        offset = (first + pad - met[0] * dilation) // step if met else 0
-        found.append(Comb(first, step, tuple(met), offset, dilation // math.gcd(step, dilation)))
-    return found
-
-
-def transposed_phases(
-    images: DimLike,
-    groups: int,
-    w: Array,
-    in_sizes: Shape,
-    out_sizes: Shape,
-    axes: Sequence[Sequence[Comb]],
-    x: Image,
-    extras: Sequence[Image],
-    out: Image,
-    expr: Expr,
-    operands: tuple[int, ...],
-) -> tuple[list[Phase], Array, DimLike]:
-    """Phases of a transposed convolution, its packed weights, and the scratch bytes that a thread needs.
-
-    Args:
-        images: Batch size.
-        groups: Number of groups.
-        w: Weights [C, M / groups, *taps].
-        in_sizes: Spatial sizes of the input.
-        out_sizes: Spatial sizes of the output.
-        axes: The combs of each axis.
-        x: The image.
-        extras: Operands 1, 2 ... of the expression, over the output's axes.
-        out: The output.
-        expr: What is stored; operand 0 is the sum.
-        operands: Image, weights, extras, output, scratch.
-    """
-    c, m = w.shape[0] // groups, w.shape[1]
-    phases: list[Phase] = []
-    packed: list[Array] = []
-    scratch: DimLike = 0
-    at = 0
-    joins = groups == 1 and all(_columns(image, m) is not None for image in (out, *extras))
-    last_axis = _alike(axes[-1], out_sizes[-1]) if joins else [(comb,) for comb in axes[-1]]
-    for outer, beside in itertools.product(itertools.product(*axes[:-1]), last_axis):
-        chosen = (*outer, beside[0])
-        taps = tuple(len(comb.taps) for comb in chosen)
-        sizes = tuple(D.ceildiv(n - comb.first, comb.step) for n, comb in zip(out_sizes, chosen, strict=True))
-        inside = all(comb.offset >= 0 for comb in chosen) and all(
-            D.proves_le(n + comb.offset + (len(comb.taps) - 1) * comb.dilation, size)
-            for n, comb, size in zip(sizes, chosen, in_sizes, strict=True)
-        )
-        offsets = [comb.offset for comb in chosen]
-        convolution = Convolution(
-            images,
-            groups,
-            c,
-            m * len(beside),
-            in_sizes,
-            sizes,
-            Window(taps, (1,) * len(taps), tuple(comb.dilation for comb in chosen)),
-            (0,) * len(taps) if inside else tuple(-offset for offset in offsets),
-            x.moved(offsets) if inside else x,
-            constant=True,
-            inside=inside,
-        )
-        parts = [w[np.ix_(range(w.shape[0]), range(m), *(c.taps for c in (*outer, last)))] for last in beside]
-        part = np.concatenate(parts, axis=1).reshape(groups, c, m * len(beside), *taps).swapaxes(1, 2)
-        packed.append(convolution.pack(part))
-        places = [_combed(image, chosen, _columns(image, m) if len(beside) > 1 else None) for image in (out, *extras)]
-        phase, own = convolution.phase(places[1:], places[0], expr, operands, weights_at=at)
-        at += packed[-1].size
-        phases.append(phase)
-        scratch = D.maximum(scratch, own)
-    joined = aligned((at,), packed[0].dtype)
-    np.concatenate(packed, out=joined)
-    return phases, joined, scratch
-
-
-def _columns(image: Image, channels: int) -> DimLike | None:
-    """The distance of channels if those of neighbouring pixels go on with it; None if they do not."""
-    channel, pixel = image.access.strides[1], image.access.strides[-1]
-    if image.repeated:
-        return channel
-    if channels == 1:
-        return pixel
-    return channel if pixel == channel * channels else None
-
-
-def _alike(axis: Sequence[Comb], size: DimLike) -> list[tuple[Comb, ...]]:
-    """Neighbouring combs of one length that read the same inputs: their outputs may be columns of one product."""
-
-    def kind(comb: Comb) -> tuple[object, ...]:
-        return len(comb.taps), comb.offset, comb.dilation, D.ceildiv(size - comb.first, comb.step)
-
-    return [tuple(group) for _, group in itertools.groupby(axis, kind)]
-
-
-def _combed(image: Image, chosen: Sequence[Comb], columns: DimLike | None) -> Image:
-    """The outputs of one comb for each axis; ``columns`` is the distance of columns, if it is not that of channels."""
-    moved = image.moved([comb.first for comb in chosen]).access
-    steps = (1, 1, *(comb.step for comb in chosen))
-    strides = [stride * step for stride, step in zip(moved.strides, steps, strict=True)]
-    if columns is not None:
-        strides[1] = columns
-    return replace(image, access=Access(tuple(strides), moved.offset))

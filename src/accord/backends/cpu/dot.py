@@ -34,6 +34,7 @@ def pays(dtype: str, columns: int, k: int) -> bool:
     return 1 <= columns <= min(MOST_COLUMNS, width // 2) and columns * (-(-k // width) + 3) < k
 
 
+@functools.cache
 def dot_heights(dtype: str, columns: int) -> tuple[int, ...]:
     """Numbers of rows for which there is a tile, highest first."""
     sums = min(_SUMS if machine().vector_bits == 512 else _SUMS // 2, machine().width(bits(dtype)))

@@ -14,15 +14,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from accord.backends.cpu.dot import DotCode
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
-from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel
+from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel, pack_taps
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.store import Pattern, Store
-from accord.backends.cpu.tile import MOST_HEIGHT
+from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT, TileCode
+from accord.backends.cpu.transpose import TransposeCode
 from accord.expr.lang import Expr, bits
 
-__all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right"]
+__all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right", "Writer"]
 
 #: Words of a chunk of k in the parameters: first k, length, first piece, end of pieces.
 CHUNK_FIELDS = 4
@@ -36,7 +38,8 @@ class Right:
 
     Attributes:
         dtype: Element type in memory.
-        step: Along k: "1", "s", or "packed" for panels that were made at load.
+        step: Along k: "1", "s", "taps" where k counts taps and then channels but taps are next to each other, or
+            "packed" for panels that were made at load.
         column: From column to column: "1" or "s".
     """
 
@@ -101,7 +104,8 @@ class GemmCode(KernelCode):
             operands += [f"{name}.offset", *([f"{name}.column"] if p.column == "s" else [])]
             operands += {"u": [f"{name}.row"], "t": [f"{name}.row{i}" for i in range(self.row_axes)]}.get(p.row, [])
         groups = [f"group{i}.{what}" for i in range(self.group_axes) for what in ("size", "a", "b", *self.operands)]
-        right = {"packed": (), "1": ("b.column",), "s": ("b.k", *(("b.column",) if self.right.column == "s" else ()))}
+        column = ("b.column",) if self.right.column == "s" else ()
+        right = {"packed": (), "1": column, "s": ("b.k", *column), "taps": ("b.k", "b.taps", *column)}
         return (
             *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
             *"run parts direct pack_b pitch scratch a_at b_at stage_at tables_at".split(),
@@ -124,11 +128,23 @@ class GemmCode(KernelCode):
         """Functions of :mod:`accord.backends.cpu.transpose` that it calls: element types by name."""
         memory = "u8" if self.out.dtype == "bool" else self.out.dtype
         found = {"a.transpose": (self.left.dtype, self.dtype)} if self.left.transposes else {}
-        if self.right.step == "1" and not self.few:
+        if self.right.step in ("1", "taps") and not self.few:
             found["b.transpose"] = (self.right.dtype, self.dtype)
         if self.out.column == "s" and self.out.row == "1":
             found["c.transpose"] = (memory, memory)
         return found
+
+    @property
+    def needs(self) -> tuple[KernelCode, ...]:
+        """The tiles for a whole panel, and transpositions."""
+        width = machine().width(bits(self.dtype))
+        tile = DotCode(self.dtype, self.few) if self.few else TileCode(self.dtype, self.vectors)
+        return (tile, *(TransposeCode(*dtypes, width) for dtypes in self.transposes.values()))
+
+    @property
+    def apart(self) -> int:
+        """Bytes of an element of C if its columns are apart; else 0."""
+        return max(1, bits(self.out.dtype) // 8) if self.out.column == "s" else 0
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -137,7 +153,7 @@ class GemmCode(KernelCode):
 
     def module(self, name: str) -> str:
         """LLVM text."""
-        return _Writer(self, name).write()
+        return Writer(self, name).write()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +165,13 @@ class _Part:
     final: str
 
 
-class _Writer:
-    """Writes the kernel."""
+class Writer:
+    """Writes the kernel.
+
+    Args:
+        code: What to write.
+        name: Of the function.
+    """
 
     def __init__(self, code: GemmCode, name: str) -> None:
         self.code = code
@@ -182,6 +203,7 @@ class _Writer:
         )
 
     def write(self) -> str:
+        """The text of the module: tasks, each of several groups, each of several blocks of rows."""
         b, p = self.b, self.p
         with b.loop("%first", "%last") as task:
             rest, j = b.divmod(task, p["column_tasks"])
@@ -196,7 +218,7 @@ class _Writer:
                 if self.code.right.step != "packed" and not self.code.few:
                     self._pack(here["b"], panels)
                 with b.loop(start, stop, p["block"]) as row:
-                    self._block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
+                    self.block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
         return b.module()
 
     def _dtype(self, name: str) -> str:
@@ -213,28 +235,30 @@ class _Writer:
 
     # A
 
-    def _block(self, here: dict[str, str], row: str, rows: str, panels: tuple[str, str]) -> None:
+    def block(self, here: dict[str, str], row: str, rows: str, panels: tuple[str, str]) -> None:
         """A block of rows: all chunks of k, for each a panel of A, for each all panels of B."""
         b, p, code = self.b, self.p, self.code
         self.store.fill_tables(self.rows, row, rows)
         if code.left.staged:
             whole = Chunk("0", p["k"], "0", "0")
-            self._fill(here["a"], row, rows, whole)
+            self.fill(here["a"], row, rows, whole)
             with b.loop(*panels) as panel:
-                self._panel(here, row, rows, (self.panel_a, ""), _Part(whole, "0", "true"), panel, "0")
+                self._panel(here, row, rows, (self.panel_a, ""), _Part(whole, "0", "true"), panel, panels)
             return
         with b.loop(0, p["chunks"]) as c:
             entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CHUNK_FIELDS)}")
-            chunk = Chunk(*(self._word(entry, i) for i in range(CHUNK_FIELDS)))
+            chunk = Chunk(*(self.word(entry, i) for i in range(CHUNK_FIELDS)))
             part = _Part(chunk, c, b.compare("eq", b.add(c, 1), p["chunks"]))
             left = self._left(here["a"], row, rows, chunk)
             with b.loop(*panels) as panel:
-                self._panel(here, row, rows, left, part, panel, b.sub(panel, panels[0]))
+                self._panel(here, row, rows, left, part, panel, panels)
 
-    def _word(self, entry: str, index: int) -> str:
+    def word(self, entry: str, index: int) -> str:
+        """An integer of a table."""
         return self.b.op(f"load i64, ptr {self.b.address(entry, 'i64', index)}")
 
-    def _fill(self, base: str, row: str, rows: str, chunk: Chunk) -> None:
+    def fill(self, base: str, row: str, rows: str, chunk: Chunk) -> None:
+        """Have the source fill A's panel."""
         self.code.left.fill(
             self.b, self.code.dtype, self.p, base, self.rows, row, rows, chunk, self.panel_a, self.p["pitch"]
         )
@@ -243,10 +267,10 @@ class _Writer:
         """Address of a block of A for a chunk, and bytes from row to row."""
         b, p, code = self.b, self.p, self.code
         if not code.left.direct or code.left.dtype != code.dtype:
-            self._fill(base, row, rows, chunk)
+            self.fill(base, row, rows, chunk)
             return self.panel_a, p["pitch"]
         in_place = b.compare("ne", p["direct"], 0)
-        b.branch(in_place, lambda: None, lambda: self._fill(base, row, rows, chunk))
+        b.branch(in_place, lambda: None, lambda: self.fill(base, row, rows, chunk))
         origin = b.address(base, code.dtype, b.add(b.mul(row, p["a.row"]), chunk.start))
         return (
             b.op(f"select i1 {in_place}, ptr {origin}, ptr {self.panel_a}"),
@@ -256,19 +280,24 @@ class _Writer:
     # tiles
 
     def _panel(
-        self, here: dict[str, str], row: str, rows: str, left: tuple[str, str], part: _Part, panel: str, number: str
+        self,
+        here: dict[str, str],
+        row: str,
+        rows: str,
+        left: tuple[str, str],
+        part: _Part,
+        panel: str,
+        panels: tuple[str, str],
     ) -> None:
-        """One panel of B, the task's ``number``-th: every tile of the block of rows."""
+        """One of a task's ``panels`` of B: every tile of the block of rows."""
         b, p, code = self.b, self.p, self.code
+        number = b.sub(panel, panels[0])
         column = b.mul(panel, self.wide)
         columns = b.min(b.sub(p["n"], column), self.wide)
-        is_last = b.compare("eq", b.add(panel, 1), p["panels"])
-        tile, high = (b.op(f"select i1 {is_last}, i64 {p[f'{what}.last']}, i64 {p[what]}") for what in ("tile", "high"))
-        tile = b.op(f"inttoptr i64 {tile} to ptr")
-        skip = b.op(f"select i1 {is_last}, i64 {MOST_HEIGHT}, i64 0")
-        heights = b.op(f"getelementptr i64, ptr {self.heights}, i64 {skip}")
-        line = str(code.few) if code.few else self._line(columns)
+        tile, high, heights = self.tile_of(panel)
+        line = str(code.few) if code.few else self.line(columns)
         right = self._right(here["b"], number, column, columns, part.chunk, line)
+        ahead = self._ahead(right[0], panels, panel, part.chunk)
         apart = b.mul(b.mul(number, p["parts"]), b.mul(p["block"], self.wide))
         sums = b.address(self.sums, code.dtype, apart)
         step = b.mul(p["parts"], line)
@@ -277,12 +306,13 @@ class _Writer:
         fixed = self.store.fixed(places, code.few) if code.flat else {}
         with (
             self._runs(row, rows, left) as (start, count, a, a_row),
-            self._tiles(count, high, heights) as (r, height),
+            self.tiles(count, high, heights) as (r, height),
         ):
             first = b.add(start, r)
             buffer = b.address(sums, code.dtype, b.mul(first, step))
             at = b.op(f"getelementptr i8, ptr {a}, i64 {b.mul(r, a_row)}")
-            self._tile(tile, at, a_row, right, part, buffer, height)
+            soon = self.soon(right[0], ahead, first, rows, part.chunk.length, high)
+            self._tile(tile, at, a_row, (*right, soon), part, buffer, height)
 
             def store() -> None:
                 if code.flat:
@@ -300,6 +330,15 @@ class _Writer:
         if code.out.column == "s":
             b.branch(part.final, lambda: self.store.spread(places["c"], row, rows, columns))
 
+    def tile_of(self, panel: str) -> tuple[str, str, str]:
+        """The tiles for a panel: their function, greatest height, and the table of heights."""
+        b, p = self.b, self.p
+        is_last = b.compare("eq", b.add(panel, 1), p["panels"])
+        tile, high = (b.op(f"select i1 {is_last}, i64 {p[f'{what}.last']}, i64 {p[what]}") for what in ("tile", "high"))
+        skip = b.op(f"select i1 {is_last}, i64 {MOST_HEIGHT}, i64 0")
+        heights = b.op(f"getelementptr i64, ptr {self.heights}, i64 {skip}")
+        return b.op(f"inttoptr i64 {tile} to ptr"), high, heights
+
     @contextmanager
     def _runs(self, row: str, rows: str, left: tuple[str, str]) -> Iterator[tuple[str, str, str, str]]:
         """``for each run of rows at one distance``: first row in the block, rows, address, bytes from row to row."""
@@ -309,14 +348,48 @@ class _Writer:
         with self.code.left.lines(self.b, self.code.dtype, self.p, row, rows, left[0], self.p["pitch"]) as run:
             yield run
 
-    def _tile(self, tile: str, a: str, a_row: str, right: tuple[str, str], part: _Part, sums: str, height: str) -> None:
-        """Compute one tile."""
+    def _ahead(self, right: str, panels: tuple[str, str], panel: str, chunk: Chunk) -> str:
+        """Address of the lines of packed B that are wanted after these: of the next panel, or of the next chunk."""
+        b, p, code = self.b, self.p, self.code
+        if code.right.step != "packed" or code.few:
+            return right
+        whole = b.mul(p["k"], self.wide)
+        back = b.sub(b.mul(chunk.length, self.wide), b.mul(b.sub(panel, panels[0]), whole))
+        last = b.compare("eq", b.add(panel, 1), panels[1])
+        return b.address(right, code.right.dtype, b.op(f"select i1 {last}, i64 {back}, i64 {whole}"))
+
+    def soon(self, right: str, ahead: str, first: str, rows: str, length: str, high: str) -> str:
+        """What the tile that starts in row ``first`` of the block brings to the cache: a share of what lies ``ahead``.
+
+        Two tiles share in it, or a single one does it all; others ask for what is there already.
+
+        Returns:
+            The last two arguments of a tile.
+        """
+        b = self.b
+        if right == ahead:
+            return f"ptr {right}, i64 0"
+        half = b.mul(length, CACHE_LINE)
+        second = b.compare("sge", first, high)
+        place = b.op(f"getelementptr i8, ptr {ahead}, i64 {b.op(f'select i1 {second}, i64 {half}, i64 0')}")
+        wanted = b.compare("slt", first, b.mul(high, 2))
+        single = b.compare("slt", rows, b.mul(high, 2))
+        return (
+            f"ptr {b.op(f'select i1 {wanted}, ptr {place}, ptr {right}')}, "
+            f"i64 {b.op(f'select i1 {single}, i64 {half}, i64 0')}"
+        )
+
+    def _tile(
+        self, tile: str, a: str, a_row: str, right: tuple[str, str, str], part: _Part, sums: str, height: str
+    ) -> None:
+        """Compute one tile; ``right`` are the address of B's lines, their distance, and what is read soon."""
         b, p = self.b, self.p
 
         def call(a: str, line: str, k: str, run: str, segments: str, again: str) -> None:
             b.emit(
                 f"call void {tile}(ptr {a}, i64 {a_row}, ptr {line}, i64 {right[1]}, i64 {k}, i64 {run}, "
-                f"i64 {segments}, i64 {p.get('a.segment', '0')}, ptr {sums}, i64 {height}, i64 {again})"
+                f"i64 {segments}, i64 {p.get('a.segment', '0')}, ptr {sums}, i64 {height}, i64 {again}, "
+                f"{right[2]})"
             )
 
         if not self.code.left.staged:
@@ -325,20 +398,20 @@ class _Writer:
         step = str(self.size) if self.code.few else right[1]
         with b.loop(0, p["chunks"]) as c:
             entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CALL_FIELDS)}")
-            offset, k, length, segments = (self._word(entry, i) for i in range(CALL_FIELDS))
+            offset, k, length, segments = (self.word(entry, i) for i in range(CALL_FIELDS))
             at = b.op(f"getelementptr i8, ptr {a}, i64 {offset}")
             line = b.op(f"getelementptr i8, ptr {right[0]}, i64 {b.mul(k, step)}")
             call(at, line, length, b.min(length, p["run"]), segments, c)
 
     @contextmanager
-    def _tiles(self, rows: str, high: str, heights: str) -> Iterator[tuple[str, str]]:
+    def tiles(self, rows: str, high: str, heights: str) -> Iterator[tuple[str, str]]:
         """``for each tile``: its first row and its height, for which a tile exists."""
         b = self.b
         height = b.fresh("height")
         with b.loop(0, rows, height) as r:
             left = b.sub(rows, r)
             smaller = b.min(left, b.sub(high, 1))
-            next_ = self._word(b.op(f"getelementptr i64, ptr {heights}, i64 {smaller}"), 0)
+            next_ = self.word(b.op(f"getelementptr i64, ptr {heights}, i64 {smaller}"), 0)
             b.emit(f"{height} = select i1 {b.compare('sge', left, high)}, i64 {high}, i64 {next_}")
             yield r, height
 
@@ -362,27 +435,31 @@ class _Writer:
         strides = self._strides()
         by_line = code.right.column == "1"
 
-        def part(first: str, length: str) -> None:
+        def part(first: str, length: str, place: str) -> None:
+            """Lines from ``first`` on, whose first element lies at ``place``."""
             with b.loop(*panels) as panel:
                 column = b.mul(panel, self.wide)
                 columns = b.min(b.sub(p["n"], column), self.wide)
-                line = self._line(columns)
-                start = b.add(b.mul(first, strides[0]), b.mul(column, strides[1]))
-                source = b.address(base, code.right.dtype, start)
+                line = self.line(columns)
+                source = b.address(base, code.right.dtype, b.add(place, b.mul(column, strides[1])))
                 target = self._packed(b.sub(panel, panels[0]), b.mul(first, line))
                 arguments = (source, strides, length, columns, target, b.mul(line, self.size))
                 function = p.get("b.transpose", "")
 
                 def pack() -> None:
-                    pack_panel(b, code.dtype, code.right.dtype, *arguments, function)
+                    if code.right.step == "taps":
+                        taps = (p["b.taps"], self.sums)
+                        pack_taps(b, code.dtype, code.right.dtype, *arguments, function, *taps)
+                    else:
+                        pack_panel(b, code.dtype, code.right.dtype, *arguments, function)
 
                 b.branch(self._is_packed(columns, line), pack)
 
-        if not by_line:
-            part("0", p["k"])
-            return
-        with b.loop(0, p["k"]) as k:
-            part(k, "1")
+        if by_line:
+            with b.loop(0, p["k"]) as k:
+                part(k, "1", b.mul(k, strides[0]))
+        else:
+            part("0", p["k"], "0")
 
     def _packed(self, number: str, inside: str) -> str:
         """Address of a task's ``number``-th packed panel, ``inside`` elements from its start; or of the only one."""
@@ -390,7 +467,7 @@ class _Writer:
         start = b.mul(b.mul(b.mul(number, p["pack_b"]), self.wide), p["k"])
         return b.address(self.panel_b, self.code.dtype, b.add(start, inside))
 
-    def _line(self, columns: str) -> str:
+    def line(self, columns: str) -> str:
         """Elements of a panel's line."""
         b = self.b
         return b.op(f"and i64 {b.add(columns, self.width - 1)}, {-self.width}")

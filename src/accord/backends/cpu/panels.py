@@ -35,6 +35,7 @@ __all__ = [
     "gather",
     "pack_matrix",
     "pack_panel",
+    "pack_taps",
     "transpose",
 ]
 
@@ -401,3 +402,67 @@ def pack_panel(
         with b.loop(0, length) as i:
             target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(i, line)}")
             gather(b, dtype, source, b.address(place, source, b.mul(i, step)), column, columns, target)
+
+
+def pack_taps(
+    b: Builder,
+    dtype: str,
+    source: str,
+    place: str,
+    strides: tuple[str, str],
+    length: str,
+    columns: str,
+    panel: str,
+    line: str,
+    function: str,
+    taps: str,
+    buffer: str,
+) -> None:
+    """As :func:`pack_panel` for all lines of a B whose k counts channels and then taps in memory, here the reverse.
+
+    Blocks of whole vectors are transposed into a buffer, from where each line goes to its place.
+
+    Args:
+        b: Where to write.
+        dtype: Of the panel.
+        source: Element type of B.
+        place: Address of B's part.
+        strides: From channel to channel, which is the number of taps, and along columns.
+        length: Lines.
+        columns: Elements of a line; whole vectors are written.
+        panel: Address.
+        line: Bytes of a line.
+        function: See :func:`transpose`.
+        taps: How many.
+        buffer: Address of scratch memory for as many vectors as a vector has elements.
+    """
+    width, size = machine().width(bits(dtype)), bits(dtype) // 8
+    channels = b.op(f"udiv i64 {length}, {taps}")
+    down = b.mul(channels, line)
+
+    def blocks() -> None:
+        step = b.mul(strides[1], bits(source) // 8)
+        # the last blocks overlap those before them
+        with b.loop(0, columns, width) as across, b.loop(0, length, width) as start:
+            j, k = b.min(across, b.sub(columns, width)), b.min(start, b.sub(length, width))
+            at = b.address(place, source, b.add(b.mul(j, strides[1]), k))
+            call_transpose(b, function, (at, step, width), (buffer, width * size, width))
+            target = b.address(panel, dtype, j)
+            channel, tap = b.divmod(k, taps)
+            with b.loop_carrying(0, width, 1, (("i64", channel), ("i64", tap))) as (i, (c, t), later):
+                to = b.op(f"getelementptr i8, ptr {target}, i64 {b.add(b.mul(t, down), b.mul(c, line))}")
+                copied = Printer(b, width).load(dtype, b.address(buffer, dtype, b.mul(i, width)))
+                Printer(b, width).store(dtype, copied, to)
+                after = b.add(t, 1)
+                full = b.compare("eq", after, taps)
+                later.append(b.add(c, b.op(f"zext i1 {full} to i64")))
+                later.append(b.op(f"select i1 {full}, i64 0, i64 {after}"))
+
+    def elements() -> None:
+        with b.loop(0, channels) as c, b.loop(0, taps) as t:
+            to = b.op(f"getelementptr i8, ptr {panel}, i64 {b.add(b.mul(t, down), b.mul(c, line))}")
+            at = b.address(place, source, b.add(b.mul(c, taps), t))
+            gather(b, dtype, source, at, strides[1], columns, to)
+
+    wide = b.op(f"and i1 {b.compare('sge', columns, width)}, {b.compare('sge', length, width)}")
+    b.branch(wide, blocks, elements)

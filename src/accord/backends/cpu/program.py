@@ -126,6 +126,11 @@ class KernelCode:
         """A name by content: equal names mean equal machine code, for one version of Accord and one machine."""
         raise TypeError(f"{type(self).__name__} has no symbol")
 
+    @property
+    def needs(self) -> tuple[KernelCode, ...]:
+        """Code of functions whose addresses its launches will ask for, to be compiled together with it."""
+        return ()
+
     def module(self, name: str) -> str:
         """LLVM text of a module that defines kernel ``name``."""
         raise TypeError(f"{type(self).__name__} has no module")

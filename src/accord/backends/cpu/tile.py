@@ -22,6 +22,7 @@ from accord.backends.protocol import Phase
 from accord.expr.lang import bits
 
 __all__ = [
+    "CACHE_LINE",
     "MOST_HEIGHT",
     "TILE_ARGUMENTS",
     "TileCode",
@@ -34,13 +35,14 @@ __all__ = [
 
 #: A: address, bytes from row to row; B: address, bytes from line to line; length of the sums; how many products are
 #: summed in registers before they are added to memory; segments, and bytes of A from one to the next; the sums, row
-#: after row without gaps; rows; whether the first sums are added to what is there.
+#: after row without gaps; rows; whether the first sums are added to what is there; what will be read soon and is to be
+#: brought to the second-level cache, a line of the cache for each product, and another one so many bytes on.
 #:
 #: The lines of B follow each other through all segments. Where there are several, each is as long as the sums, and all
 #: of them are summed in registers.
 TILE_ARGUMENTS: Final = (
     "ptr %a, i64 %a_row, ptr %b, i64 %b_row, i64 %k, i64 %run, i64 %segments, i64 %segment, "
-    "ptr %sums, i64 %rows, i64 %add"
+    "ptr %sums, i64 %rows, i64 %add, ptr %next, i64 %apart"
 )
 
 #: Additions that must be under way to keep two units of latency four busy.
@@ -53,6 +55,7 @@ MOST_HEIGHT: Final = 24
 _SHARED: Final = 5
 #: How many lines of B ahead a tile of few rows asks for: they come from beyond the first cache.
 _AHEAD: Final = 16
+CACHE_LINE: Final = 64
 
 _Key: TypeAlias = tuple[int, int, int]
 
@@ -67,13 +70,15 @@ def most_rows(dtype: str, vectors: int) -> int:
     return max(1, min(MOST_HEIGHT if wide else MOST_HEIGHT // 2, left // vectors))
 
 
+@functools.cache
 def tile_heights(dtype: str, vectors: int) -> tuple[int, ...]:
     """Numbers of rows for which there is a tile, highest first."""
     most = most_rows(dtype, vectors)
     return tuple(sorted({most, *([most // 2] if most > 2 * _SMALL else []), *range(1, min(_SMALL, most) + 1)})[::-1])
 
 
-def next_heights(heights: Sequence[int]) -> list[int]:
+@functools.cache
+def next_heights(heights: tuple[int, ...]) -> tuple[int, ...]:
     """The height of the next tile for each number of rows that are left, below the highest.
 
     Args:
@@ -86,7 +91,7 @@ def next_heights(heights: Sequence[int]) -> list[int]:
     for rows in range(1, heights[0]):
         ways = [(h, *best[rows - h]) for h in heights if h <= rows]
         best.append(min(ways, key=lambda way: (len(way), -min(way), -way[0])))
-    return [way[0] if way else 0 for way in best] + [0] * (MOST_HEIGHT - len(best))
+    return (*(way[0] if way else 0 for way in best), *[0] * (MOST_HEIGHT - len(best)))
 
 
 def vectors_for(dtype: str, columns: int) -> int:
@@ -150,6 +155,8 @@ class _Tile:
         self.sets = 1
         while self.sets < 4 and self.sets * rows * self.vectors < _IN_FLIGHT:
             self.sets *= 2
+        # the loads of a tile of one vector take all the time that its products do
+        self.looks_ahead = rows > 2 and self.vectors > 1
         self.keys = [(r, v) for r in range(rows) for v in range(self.vectors)]
         suffix = code.dtype if self.width == 1 else f"v{self.width}{code.dtype}"
         self.fma = f"{self.type} @llvm.fmuladd.{suffix}"
@@ -162,38 +169,41 @@ class _Tile:
         self.ahead = b.mul("%b_row", _AHEAD)
         shared = {r: b.mul("%a_row", r) for r in range(_SHARED, self.rows, _SHARED)}
         line = b.mul("%run", "%b_row")
-        carried = (("ptr", "%a"), ("ptr", "%b"), ("i64", "%add"))
-        with b.loop_carrying(0, b.max("%k", 1), "%run", carried) as (i, (left, right, add), following):
+        carried = (("ptr", "%a"), ("ptr", "%b"), ("i64", "%add"), ("ptr", "%next"))
+        with b.loop_carrying(0, b.max("%k", 1), "%run", carried) as (i, (left, right, add, soon), following):
             k = b.min(b.sub("%k", i), "%run")
             lines = b.mul(k, "%b_row")
             nothing = tuple((self.type, self.zero) for _ in self.keys)
-            inner = (("ptr", left), ("ptr", right), *nothing)
-            with b.loop_carrying(0, "%segments", 1, inner) as (_, (a, at, *sums), later):
+            inner = (("ptr", left), ("ptr", right), ("ptr", soon), *nothing)
+            with b.loop_carrying(0, "%segments", 1, inner) as (_, (a, at, near, *sums), later):
                 bases = {0: a, **{r: b.op(f"getelementptr i8, ptr {a}, i64 {step}") for r, step in shared.items()}}
-                total = self._sums(k, bases, at, dict(zip(self.keys, sums, strict=True)))
+                total = self._sums(k, bases, (at, near), dict(zip(self.keys, sums, strict=True)))
                 later.append(b.op(f"getelementptr i8, ptr {a}, i64 %segment"))
                 later.append(b.op(f"getelementptr i8, ptr {at}, i64 {lines}"))
+                later.append(b.op(f"getelementptr i8, ptr {near}, i64 {b.mul(k, CACHE_LINE)}"))
                 later += [total[key] for key in self.keys]
-            self._finish(dict(zip(self.keys, later[2:], strict=True)), add)
+            self._finish(dict(zip(self.keys, later[3:], strict=True)), add)
             following.append(b.op(f"getelementptr i8, ptr {left}, i64 {b.mul('%run', self.size)}"))
             following.append(b.op(f"getelementptr i8, ptr {right}, i64 {line}"))
             following.append("1")
+            following.append(b.op(f"getelementptr i8, ptr {soon}, i64 {b.mul('%run', CACHE_LINE)}"))
         return b
 
     def _sums(
-        self, k: str, bases: Mapping[int, str], right: str, start: Mapping[tuple[int, int], str]
+        self, k: str, bases: Mapping[int, str], lines: tuple[str, str], start: Mapping[tuple[int, int], str]
     ) -> dict[tuple[int, int], str]:
-        """``start`` and the sums of ``k`` products."""
+        """``start`` and the sums of ``k`` products; ``lines`` are addresses of B and of what is read soon."""
         b, before = self.b, self.b.block
+        right, _ = lines
         first = {(u, r, v): start[r, v] if u == 0 else self.zero for u in range(self.sets) for r, v in self.keys}
         if self.sets == 1:
             b.emit(f"br i1 {b.compare('sgt', k, 0)}, label %whole, label %ready")
-            sums, _, _, end = self._loop("whole", before, 1, ("0", k), first, bases, right)
+            sums, _, _, end = self._loop("whole", before, 1, ("0", k), first, bases, lines)
             return self._joined(start, before, sums, end)
         whole = b.op(f"and i64 {k}, {-self.sets}")
         some = b.compare("sgt", whole, 0)
         b.emit(f"br i1 {some}, label %whole, label %rest")
-        sums, at, line, end = self._loop("whole", before, self.sets, ("0", whole), first, bases, right)
+        sums, at, line, end = self._loop("whole", before, self.sets, ("0", whole), first, bases, lines)
         total = {(r, v): self._tree([sums[u, r, v] for u in range(self.sets)]) for r, v in self.keys}
         b.emit("br label %rest")
         b.label("rest")
@@ -207,7 +217,7 @@ class _Tile:
         more = b.compare("slt", whole, k)
         b.emit(f"br i1 {more}, label %single, label %ready")
         first = {(0, r, v): value for (r, v), value in middle.items()}
-        sums, _, _, end = self._loop("single", "rest", 1, (whole, k), first, at, line)
+        sums, _, _, end = self._loop("single", "rest", 1, (whole, k), first, at, (line, lines[1]))
         return self._joined(middle, "rest", sums, end)
 
     def _joined(
@@ -230,7 +240,7 @@ class _Tile:
         span: tuple[str, str],
         start: Mapping[_Key, str],
         bases: Mapping[int, str],
-        line: str,
+        lines: tuple[str, str],
     ) -> tuple[dict[_Key, str], dict[int, str], str, str]:
         """``sets`` steps along k at a time, at least once.
 
@@ -247,7 +257,8 @@ class _Tile:
         b.label(name)
         i, i_next = carried("i", "i64", span[0])
         at = {r: carried("a", "ptr", base) for r, base in bases.items()}
-        b_at, b_next = carried("b", "ptr", line)
+        b_at, b_next = carried("b", "ptr", lines[0])
+        soon = carried("n", "ptr", lines[1]) if self.looks_ahead else None
         sums = {key: carried("s", self.type, value) for key, value in start.items()}
         for u in range(sets):
             here = b_at if u == 0 else b.op(f"getelementptr i8, ptr {b_at}, i64 {self.line_steps[u]}")
@@ -263,6 +274,11 @@ class _Tile:
         for now, later in at.values():
             self._advance(later, now, sets * self.size)
         self._advance(b_next, b_at, self.line_steps[sets])
+        if soon is not None:
+            b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+            for place in (soon[0], b.op(f"getelementptr i8, ptr {soon[0]}, i64 %apart")):
+                b.emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 2, i32 1)")
+            self._advance(soon[1], soon[0], CACHE_LINE)
         b.emit(f"{i_next} = add nsw i64 {i}, {sets}")
         again = b.compare("slt", i_next, span[1])
         end = f"{name}.end"

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
-from accord.backends.cpu.conv import Convolution, Image, combs, transposed_phases
+from accord.backends.cpu.conv import Convolution, Image
+from accord.backends.cpu.conv_transpose import CombWeights, combs, pack_combs, transposed_phases
 from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
+from accord.backends.cpu.winograd import reason_against, transformed_weights, winograd_phase
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, call, cast, const, operand
@@ -268,21 +270,27 @@ def conv(view: NodeView) -> Kernel | Reason:
         inside=inside,
     )
     constants: dict[int, Constant] = {}
+    against = reason_against(convolution)
     if convolution.constant:
-        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution)
+        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution, against is None)
     elif view.access(1).strides != contiguous(tuple(w)):
         return Reason("weights that are not constant must be row-major")
-    phase, scratch = convolution.phase(
+    rest = (
         [Image(e.dtype, e.access) for e in epilogue.extras],
         Image(epilogue.expr.dtype, view.output_access()),
         with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
     )
+    phase, scratch = convolution.phase(*rest) if against else winograd_phase(convolution, *rest)
     flops = 2 * D.product((*out, *w[1:]))
-    return NativeKernel(f"conv {dtype}", (phase,), reads, constants, workspace=scratch, flops=flops)
+    name = f"conv {dtype}" if against else f"conv winograd {dtype}"
+    note = f"direct: {against}" if against else "Winograd 2x4: a third of the multiplications"
+    return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops, note=note)
 
 
-def _packed_weights(fact: TensorFact, convolution: Convolution) -> Array:
+def _packed_weights(fact: TensorFact, convolution: Convolution, transformed: bool) -> Array:
+    if transformed:
+        return transformed_weights(fact.numpy(), convolution.groups)
     return convolution.pack(fact.numpy())
 
 
@@ -330,36 +338,41 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
         return Reason("only one to three spatial axes")
     if not view.tensor(1).is_const:
         return Reason("the weights are not constant")
-    weights = view.tensor(1).numpy()
-    if not weights.size:
+    if not D.is_known(w) or 0 in w:
         return Reason("the weights are empty")
+    taps = tuple(w[2:])
     steps = [int(s) for s in view.attr("strides", (1,) * axes)]
     dilations = [int(d) for d in view.attr("dilations", (1,) * axes)]
-    pads = _transposed_pads(view, x[2:], out[2:], weights.shape[2:], steps, dilations)
+    pads = _transposed_pads(view, x[2:], out[2:], taps, steps, dilations)
     if not D.is_known(pads):
         return Reason(f"the padding depends on sizes: {', '.join(str(p) for p in pads)}")
     epilogue, reads = _with_bias(view, dtype, out)
     extras = [Image(e.dtype, e.access) for e in epilogue.extras]
-    constants: dict[int, Array] = {}
+    constants: dict[int, Constant] = {}
     if view.has(2) and view.tensor(2).is_const and view.access(2).strides == (1,):
         constants[2] = np.tile(view.tensor(2).numpy(), steps[-1])
         extras[0] = Image(dtype, extras[0].access, repeated=True)
-    phases, constants[1], scratch = transposed_phases(
+    phases, weights, scratch = transposed_phases(
         x[0],
         int(view.attr("group", 1)),
-        weights,
+        tuple(w),
         x[2:],
         out[2:],
-        [combs(*axis) for axis in zip(weights.shape[2:], steps, dilations, pads, strict=True)],
+        [combs(*axis) for axis in zip(taps, steps, dilations, pads, strict=True)],
         Image(dtype, view.access(0)),
         extras,
         Image(epilogue.expr.dtype, view.output_access()),
         with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
     )
-    flops = 2 * D.product((*x, *weights.shape[1:]))
+    constants[1] = functools.partial(_packed_combs, view.tensor(1), weights)
+    flops = 2 * D.product((*x, *w[1:]))
     name = f"conv transpose {dtype}"
     return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)
+
+
+def _packed_combs(fact: TensorFact, weights: Sequence[CombWeights]) -> Array:
+    return pack_combs(weights, fact.numpy())
 
 
 def _transposed_pads(

@@ -1,0 +1,178 @@
+"""Transposed convolution: an ordinary one for each comb of output pixels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from accord.backends.cpu.contraction import packed_size
+from accord.backends.cpu.conv import Convolution, Image
+from accord.backends.cpu.panels import aligned
+from accord.backends.cpu.patches import Window
+from accord.backends.protocol import Array, Phase
+from accord.expr.lang import Expr
+from accord.ir import dims as D
+from accord.ir.dims import DimLike, Shape
+from accord.ir.strides import Access
+
+__all__ = ["Comb", "CombWeights", "combs", "pack_combs", "transposed_phases"]
+
+
+@dataclass(frozen=True)
+class Comb:
+    """One output in ``step`` along an axis of a transposed convolution: those at ``first + q * step``.
+
+    Output ``q`` of them reads the input at ``q + offset`` and what follows in steps of ``dilation``, once for each of
+    ``taps``; so the outputs of one comb for each axis are an ordinary convolution (Shi et al., "Is the deconvolution
+    layer the same as a convolutional layer?", 2016).
+
+    Attributes:
+        first: First output.
+        step: From output to output.
+        taps: The kernel's elements that meet these outputs, from the lowest input upwards.
+        offset: Input that the first of them reads, relative to ``q``.
+        dilation: From input to input.
+    """
+
+    first: int
+    step: int
+    taps: tuple[int, ...]
+    offset: int
+    dilation: int
+
+
+def combs(taps: int, step: int, dilation: int, pad: int) -> list[Comb]:
+    """The combs of an axis: input ``i`` and tap ``t`` add to output ``i * step + t * dilation - pad``."""
+    found = []
+    for first in range(step):
+        met = [t for t in reversed(range(taps)) if (first + pad - t * dilation) % step == 0]
+        offset = (first + pad - met[0] * dilation) // step if met else 0
+        found.append(Comb(first, step, tuple(met), offset, dilation // math.gcd(step, dilation)))
+    return found
+
+
+@dataclass(frozen=True)
+class CombWeights:
+    """The weights of one comb for each axis, and of those beside the last one.
+
+    Attributes:
+        convolution: What they are for.
+        taps: For each of the combs beside each other, which taps along each axis.
+    """
+
+    convolution: Convolution
+    taps: tuple[tuple[tuple[int, ...], ...], ...]
+
+    def pack(self, w: Array) -> Array:
+        """Their part of weights [C, M / groups, *taps], packed."""
+        c = self.convolution
+        parts = [w[np.ix_(range(w.shape[0]), range(w.shape[1]), *taps)] for taps in self.taps]
+        by_group = np.concatenate(parts, axis=1).reshape(c.groups, c.channels, c.columns, *c.window.taps)
+        return c.pack(by_group.swapaxes(1, 2))
+
+
+def pack_combs(weights: Sequence[CombWeights], w: Array) -> Array:
+    """Weights [C, M / groups, *taps] as the phases of :func:`transposed_phases` read them."""
+    packed = [own.pack(w) for own in weights]
+    joined = aligned((sum(own.size for own in packed),), packed[0].dtype)
+    np.concatenate(packed, out=joined)
+    return joined
+
+
+def transposed_phases(
+    images: DimLike,
+    groups: int,
+    w: tuple[int, ...],
+    in_sizes: Shape,
+    out_sizes: Shape,
+    axes: Sequence[Sequence[Comb]],
+    x: Image,
+    extras: Sequence[Image],
+    out: Image,
+    expr: Expr,
+    operands: tuple[int, ...],
+) -> tuple[list[Phase], tuple[CombWeights, ...], DimLike]:
+    """Phases of a transposed convolution, their weights, and the scratch bytes that a thread needs.
+
+    Args:
+        images: Batch size.
+        groups: Number of groups.
+        w: Shape of the weights: C, M / groups, taps.
+        in_sizes: Spatial sizes of the input.
+        out_sizes: Spatial sizes of the output.
+        axes: The combs of each axis.
+        x: The image.
+        extras: Operands 1, 2 ... of the expression, over the output's axes.
+        out: The output.
+        expr: What is stored; operand 0 is the sum.
+        operands: Image, weights of :func:`pack_combs`, extras, output, scratch.
+    """
+    c, m = w[0] // groups, w[1]
+    phases: list[Phase] = []
+    weights: list[CombWeights] = []
+    scratch: DimLike = 0
+    at = 0
+    joins = groups == 1 and all(_columns(image, m) is not None for image in (out, *extras))
+    last_axis = _alike(axes[-1], out_sizes[-1]) if joins else [(comb,) for comb in axes[-1]]
+    for outer, beside in itertools.product(itertools.product(*axes[:-1]), last_axis):
+        chosen = (*outer, beside[0])
+        taps = tuple(len(comb.taps) for comb in chosen)
+        sizes = tuple(D.ceildiv(n - comb.first, comb.step) for n, comb in zip(out_sizes, chosen, strict=True))
+        inside = all(comb.offset >= 0 for comb in chosen) and all(
+            D.proves_le(n + comb.offset + (len(comb.taps) - 1) * comb.dilation, size)
+            for n, comb, size in zip(sizes, chosen, in_sizes, strict=True)
+        )
+        offsets = [comb.offset for comb in chosen]
+        convolution = Convolution(
+            images,
+            groups,
+            c,
+            m * len(beside),
+            in_sizes,
+            sizes,
+            Window(taps, (1,) * len(taps), tuple(comb.dilation for comb in chosen)),
+            (0,) * len(taps) if inside else tuple(-offset for offset in offsets),
+            x.moved(offsets) if inside else x,
+            constant=True,
+            inside=inside,
+        )
+        places = [_combed(image, chosen, _columns(image, m) if len(beside) > 1 else None) for image in (out, *extras)]
+        phase, own = convolution.phase(places[1:], places[0], expr, operands, weights_at=at)
+        weights.append(CombWeights(convolution, tuple(tuple(c.taps for c in (*outer, last)) for last in beside)))
+        at += groups * packed_size(convolution.dtype, convolution.length, convolution.columns)
+        phases.append(phase)
+        scratch = D.maximum(scratch, own)
+    return phases, tuple(weights), scratch
+
+
+def _columns(image: Image, channels: int) -> DimLike | None:
+    """The distance of channels if those of neighbouring pixels go on with it; None if they do not."""
+    channel, pixel = image.access.strides[1], image.access.strides[-1]
+    if image.repeated:
+        return channel
+    if channels == 1:
+        return pixel
+    return channel if pixel == channel * channels else None
+
+
+def _alike(axis: Sequence[Comb], size: DimLike) -> list[tuple[Comb, ...]]:
+    """Neighbouring combs of one length that read the same inputs: their outputs may be columns of one product."""
+
+    def kind(comb: Comb) -> tuple[object, ...]:
+        return len(comb.taps), comb.offset, comb.dilation, D.ceildiv(size - comb.first, comb.step)
+
+    return [tuple(group) for _, group in itertools.groupby(axis, kind)]
+
+
+def _combed(image: Image, chosen: Sequence[Comb], columns: DimLike | None) -> Image:
+    """The outputs of one comb for each axis; ``columns`` is the distance of columns, if it is not that of channels."""
+    moved = image.moved([comb.first for comb in chosen]).access
+    steps = (1, 1, *(comb.step for comb in chosen))
+    strides = [stride * step for stride, step in zip(moved.strides, steps, strict=True)]
+    if columns is not None:
+        strides[1] = columns
+    return replace(image, access=Access(tuple(strides), moved.offset))
