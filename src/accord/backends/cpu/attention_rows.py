@@ -1,0 +1,233 @@
+"""The part of attention between its two products: one block of scores becomes probabilities, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from accord.backends.cpu.llvm import vector
+from accord.backends.cpu.printer import Printer
+from accord.expr.lang import Expr, call, cast, operand
+from accord.expr.math import expand
+from accord.expr.primitives import eq, select
+
+if TYPE_CHECKING:
+    from accord.backends.cpu.attention import AttentionWriter
+
+__all__ = ["SoftmaxRows"]
+
+_LOWEST = "0xFFF0000000000000"  # minus infinity
+
+
+class SoftmaxRows:
+    """Writes the code; ``owner`` has the operands and the scratch memory."""
+
+    def __init__(self, owner: AttentionWriter) -> None:
+        self.o = owner
+        self.b = owner.b
+        self.code = owner.code
+        self.real = owner.code.sums
+        self.width = owner.width
+        self.type = vector(self.real, self.width)
+        self.mask_type = vector("bool", self.width)
+
+    def write(self, r: str, rows: str, key: str, panels: str) -> None:
+        """From the scores of ``rows`` rows, the task's ``r``-th and following, to their probabilities.
+
+        Args:
+            r: Number of the first row within the task.
+            rows: Rows of the block.
+            key: First key of the block.
+            panels: Panels of keys that hold scores.
+        """
+        b = self.b
+        peak, total, factor = (b.address(s, self.real, r) for s in self.o.states)
+        with b.loop(0, rows) as i:
+            self._raise_peak(i, b.add(self.o.first, b.add(r, i)), key, panels, b.address(factor, self.real, i))
+        self._factors(rows, peak, total, factor)
+        sums = b.address(self.o.sums, self.real, b.mul(r, self.o.value_pitch))
+        with b.loop(0, rows) as i:
+            self._exponentials(i, panels, *(b.address(s, self.real, i) for s in (peak, total)))
+            self._scale_sums(i, sums, b.address(factor, self.real, i))
+
+    def _value(self, expr: Expr, *values: str, width: int = 0) -> str:
+        return Printer(self.b, width or self.width).value(expand(expr), list(values))
+
+    def _over_panels(
+        self, i: str, panels: str, start: tuple[tuple[str, str], ...], body: Callable[..., list[str]]
+    ) -> Any:
+        """Run ``body`` with address, number of the key in the block, and carried values, for each vector of a row."""
+        b, o = self.b, self.o
+        row = b.address(o.scores, self.real, b.mul(i, o.panel))
+        step = b.mul(o.height, o.panel)
+        with b.loop_carrying(0, panels, 1, start) as (panel, carried, following):
+            line = b.address(row, self.real, b.mul(panel, step))
+            first = b.mul(panel, o.panel)
+            values = list(carried)
+            for part in range(0, o.panel, self.width):
+                values = body(b.address(line, self.real, part), b.add(first, part), values)
+            following.extend(values)
+        return following
+
+    # maxima
+
+    def _raise_peak(self, i: str, row: str, key: str, panels: str, target: str) -> None:
+        """Scores with cap and mask, minus infinity where a key is not seen; their maximum goes to ``target``."""
+        b, o, code, w = self.b, self.o, self.code, self.width
+        member, position = o.place(row)
+        low, high = o.range(position)
+        low, high = b.sub(low, key), b.sub(high, key)
+        many = Printer(b, w)
+        mask = ""
+        if code.mask is not None:
+            head = b.add(b.mul(o.head, o.p["group"]), member)
+            at = b.add(b.mul(o.image, o.p["m.b"]), b.mul(head, o.p["m.h"]))
+            at = b.add(at, b.mul(position, o.p["m.l"]))
+            mask = b.address(o.mask, code.mask.dtype, b.add(at, b.mul(key, o.p["m.d"])))
+
+        def element(at: str, j: str, carried: list[str]) -> list[str]:
+            printer = Printer(b, w)
+            x = printer.load(self.real, at)
+            if code.softcap:
+                cap = printer.splat(self.real, o.real("cap"), w)
+                s, c = operand(0, self.real), operand(1, self.real)
+                x = self._value(call("tanh", s / c) * c, x, cap)
+            if code.mask is not None:
+                x = self._masked(x, mask, j, b.sub(o.p["m.n"], b.add(key, j)))
+            inside = self._lanes_below(b.sub(high, j))
+            if code.left:
+                below = self._lanes_below(b.sub(low, j))
+                inside = b.op(f"and {self.mask_type} {inside}, {b.op(f'xor {self.mask_type} {below}, {_all(w)}')}")
+            lowest = printer.splat(self.real, _LOWEST, w)
+            x = b.op(f"select {self.mask_type} {inside}, {self.type} {x}, {self.type} {lowest}")
+            printer.store(self.real, x, at)
+            larger = b.op(f"fcmp ogt {self.type} {carried[0]}, {x}")
+            return [b.op(f"select {self.mask_type} {larger}, {self.type} {carried[0]}, {self.type} {x}")]
+
+        start = ((self.type, many.splat(self.real, _LOWEST, w)),)
+        (best,) = self._over_panels(i, panels, start, element)
+        Printer(b, 1).store(self.real, self._largest(best), target)
+
+    def _lanes_below(self, count: str) -> str:
+        """Lanes whose number is less than ``count``, an i64 of any sign."""
+        b, w = self.b, self.width
+        bounded = b.op(f"trunc i64 {b.max(b.min(count, w), 0)} to i32")
+        lanes = ", ".join(f"i32 {k}" for k in range(w))
+        spread = Printer(b, w).splat("i32", bounded, w)
+        return b.op(f"icmp slt {vector('i32', w)} <{lanes}>, {spread}")
+
+    def _masked(self, x: str, mask: str, j: str, left: str) -> str:
+        """Scores with the mask, of which ``left`` elements are left from here on; what is after them is no matter."""
+        b, w, kind = self.b, self.width, self.code.mask
+        assert kind is not None
+        printer = Printer(b, w)
+        count = b.max(b.min(left, w), 0)
+        if kind.step == "1":
+            m = printer.load_masked(kind.dtype, b.address(mask, kind.dtype, j), count)
+        elif kind.step == "0":
+            m = printer.splat(kind.dtype, Printer(b, 1).load(kind.dtype, mask), w)
+        else:
+            m = self._gathered(kind.dtype, mask, j, count)
+        score = operand(0, self.real)
+        if kind.dtype == "bool":
+            return self._value(select(operand(1, "bool"), score, float("-inf")), x, m)
+        added = cast(operand(1, kind.dtype), self.real)
+        return self._value(select(eq(added, float("-inf")), float("-inf"), score + added), x, m)
+
+    def _gathered(self, dtype: str, mask: str, j: str, count: str) -> str:
+        """Elements of a mask that lie apart; those past its end are not read."""
+        b, w = self.b, self.width
+        memory = "u8" if dtype == "bool" else dtype
+        type_ = vector(memory, w)
+        one = Printer(b, 1)
+        last = b.max(b.sub(count, 1), 0)
+        x = "poison"
+        for k in range(w):
+            at = b.mul(b.add(j, b.min(last, k)), self.o.p["m.d"])
+            # with nothing left, the row's first element stands in
+            at = b.op(f"select i1 {b.compare('sgt', count, 0)}, i64 {at}, i64 0")
+            element = one.load(memory, b.address(mask, memory, at))
+            x = b.op(f"insertelement {type_} {x}, {vector(memory, 1)} {element}, i64 {k}")
+        return b.op(f"icmp ne {type_} {x}, zeroinitializer") if dtype == "bool" else x
+
+    def _largest(self, x: str) -> str:
+        """The largest element."""
+        b = self.b
+        lanes = self.width
+        while lanes > 1:
+            half = lanes // 2
+            order = ", ".join(f"i32 {k}" for k in range(half))
+            upper = ", ".join(f"i32 {half + k}" for k in range(half))
+            whole, part = vector(self.real, lanes), vector(self.real, half)
+            if half == 1:
+                left, right = (b.op(f"extractelement {whole} {x}, i64 {k}") for k in (0, 1))
+            else:
+                left, right = (
+                    b.op(f"shufflevector {whole} {x}, {whole} poison, <{half} x i32> <{o}>") for o in (order, upper)
+                )
+            larger = b.op(f"fcmp ogt {part} {left}, {right}")
+            x = b.op(f"select {vector('bool', half)} {larger}, {part} {left}, {part} {right}")
+            lanes = half
+        return x
+
+    # scaling
+
+    def _factors(self, rows: str, peak: str, total: str, factor: str) -> None:
+        """Raise the peaks by the block's maxima, and find what everything summed so far is multiplied by."""
+        b, w, real = self.b, self.width, self.real
+        raised = call("max", operand(0, real), operand(1, real))
+        shift = select(eq(operand(1, real), float("-inf")), 0.0, operand(1, real))
+        with b.loop(0, rows, w) as i:
+            many = Printer(b, w)
+            before = many.load(real, b.address(peak, real, i))
+            block = many.load(real, b.address(factor, real, i))
+            now = self._value(raised, before, block)
+            scale = self._value(call("exp", operand(0, real) - shift), before, now)
+            left = b.sub(rows, i)
+            sums = many.load(real, b.address(total, real, i))
+            scaled = self._value(operand(0, real) * operand(1, real), sums, scale)
+            for value, address in ((now, peak), (scale, factor), (scaled, total)):
+                many.store_masked(real, value, b.address(address, real, i), b.min(left, w))
+
+    def _exponentials(self, i: str, panels: str, peak: str, total: str) -> None:
+        b, w, real = self.b, self.width, self.real
+        many, one = Printer(b, w), Printer(b, 1)
+        x = operand(0, real)
+        top = self._value(select(eq(x, float("-inf")), 0.0, x), one.load(real, peak), width=1)
+        spread = many.splat(real, top, w)
+        shifted = expand(call("exp", operand(0, real) - operand(1, real)))
+
+        def element(at: str, j: str, carried: list[str]) -> list[str]:
+            del j
+            p = Printer(b, w).value(shifted, [Printer(b, w).load(real, at), spread])
+            Printer(b, w).store(real, p, at)
+            return [b.op(f"fadd {self.type} {carried[0]}, {p}")]
+
+        (sums,) = self._over_panels(i, panels, ((self.type, "zeroinitializer" if w > 1 else "0.0"),), element)
+        name = f"@llvm.vector.reduce.fadd.v{w}{real}"
+        scalar = vector(real, 1)
+        b.declare(f"declare {scalar} {name}({scalar}, {self.type})")
+        before = one.load(real, total)
+        added = b.op(f"call reassoc {scalar} {name}({scalar} {before}, {self.type} {sums})") if w > 1 else sums
+        one.store(real, added, total)
+
+    def _scale_sums(self, i: str, sums: str, factor: str) -> None:
+        b, o, w, real = self.b, self.o, self.width, self.real
+        scale = Printer(b, 1).load(real, factor)
+        changed = b.op(f"fcmp une {vector(real, 1)} {scale}, 1.0")
+
+        def apply() -> None:
+            many = Printer(b, w)
+            spread = many.splat(real, scale, w)
+            with b.loop(0, o.value_panels) as panel:
+                start = b.mul(panel, b.mul(o.height, o.value_panel))
+                line = b.address(sums, real, b.add(start, b.mul(i, o.value_panel)))
+                for part in range(0, o.value_panel, w):
+                    at = b.address(line, real, part)
+                    many.store(real, b.op(f"fmul {self.type} {many.load(real, at)}, {spread}"), at)
+
+        b.branch(changed, apply)
+
+
+def _all(width: int) -> str:
+    return "true" if width == 1 else "splat (i1 true)"
