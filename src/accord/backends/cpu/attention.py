@@ -35,7 +35,7 @@ __all__ = ["AREAS", "BLOCK_PANELS", "FEW", "KEY_VECTORS", "AttentionCode", "Atte
 #: Vectors of keys in a panel.
 KEY_VECTORS = 2
 #: Panels of a block of keys.
-BLOCK_PANELS = 4
+BLOCK_PANELS = 8
 #: Most rows for which keys are read as they are.
 FEW = MOST_COLUMNS
 #: Parts of a thread's scratch memory.

@@ -150,7 +150,7 @@ def attention_phase(
         values["m.n"] = features.mask_keys
     number = "<d" if sums == "f64" else "<f"
     word = "<q" if sums == "f64" else "<i"
-    for name, real in (("scale", features.scale), ("cap", features.softcap)):
+    for name, real in (("scale", features.scale * math.log2(math.e)), ("cap", features.softcap)):
         values[name] = struct.unpack(word, struct.pack(number, real))[0]
     values |= {"offset": features.offset, "left": features.left, "right": features.right, "shared": shared}
     values["valid.step"] = 0 if features.valid is None else features.valid

@@ -1,15 +1,21 @@
-"""The part of attention between its two products: one block of scores becomes probabilities, row by row."""
+"""The part of attention between its two products: one block of scores becomes probabilities, row by row.
+
+Scores are kept in units of log(2): a power of 2 costs less than one of e, and the factor goes into the queries' scale.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accord.backends.cpu.llvm import vector
 from accord.backends.cpu.printer import Printer
+from accord.expr.functions import tables
+from accord.expr.functions.common import horner, ldexp, rint
 from accord.expr.lang import Expr, call, cast, operand
 from accord.expr.math import expand
-from accord.expr.primitives import eq, select
+from accord.expr.primitives import eq, fma, max_, select
 
 if TYPE_CHECKING:
     from accord.backends.cpu.attention import AttentionWriter
@@ -54,18 +60,21 @@ class SoftmaxRows:
         return Printer(self.b, width or self.width).value(expand(expr), list(values))
 
     def _over_panels(
-        self, i: str, panels: str, start: tuple[tuple[str, str], ...], body: Callable[..., list[str]]
-    ) -> Any:
-        """Run ``body`` with address, number of the key in the block, and carried values, for each vector of a row."""
+        self, i: str, first: str, last: str, start: tuple[tuple[str, str], ...], body: Callable[..., list[str]]
+    ) -> list[str]:
+        """Run ``body`` with address, number of the key in the block, and carried values, for each vector of a row.
+
+        Only panels from ``first`` to ``last`` are walked.
+        """
         b, o = self.b, self.o
         row = b.address(o.scores, self.real, b.mul(i, o.panel))
         step = b.mul(o.height, o.panel)
-        with b.loop_carrying(0, panels, 1, start) as (panel, carried, following):
+        with b.loop_carrying(first, last, 1, start) as (panel, carried, following):
             line = b.address(row, self.real, b.mul(panel, step))
-            first = b.mul(panel, o.panel)
+            number = b.mul(panel, o.panel)
             values = list(carried)
             for part in range(0, o.panel, self.width):
-                values = body(b.address(line, self.real, part), b.add(first, part), values)
+                values = body(b.address(line, self.real, part), b.add(number, part), values)
             following.extend(values)
         return following
 
@@ -91,7 +100,7 @@ class SoftmaxRows:
             if code.softcap:
                 cap = printer.splat(self.real, o.real("cap"), w)
                 s, c = operand(0, self.real), operand(1, self.real)
-                x = self._value(call("tanh", s / c) * c, x, cap)
+                x = self._value(call("tanh", s * math.log(2) / c) * (c * math.log2(math.e)), x, cap)
             if code.mask is not None:
                 x = self._masked(x, mask, j, b.sub(o.p["m.n"], b.add(key, j)))
             inside = self._lanes_below(b.sub(high, j))
@@ -101,12 +110,25 @@ class SoftmaxRows:
             lowest = printer.splat(self.real, _LOWEST, w)
             x = b.op(f"select {self.mask_type} {inside}, {self.type} {x}, {self.type} {lowest}")
             printer.store(self.real, x, at)
-            larger = b.op(f"fcmp ogt {self.type} {carried[0]}, {x}")
-            return [b.op(f"select {self.mask_type} {larger}, {self.type} {carried[0]}, {self.type} {x}")]
+            return [self._larger(carried[0], x)]
 
-        start = ((self.type, many.splat(self.real, _LOWEST, w)),)
-        (best,) = self._over_panels(i, panels, start, element)
+        def plain(at: str, j: str, carried: list[str]) -> list[str]:
+            """Of a panel that is seen as a whole."""
+            del j
+            return [self._larger(carried[0], Printer(b, w).load(self.real, at))]
+
+        best = many.splat(self.real, _LOWEST, w)
+        whole = "0"
+        if not (code.softcap or code.left or code.mask is not None):
+            whole = b.min(panels, b.op(f"sdiv i64 {b.max(high, 0)}, {o.panel}"))
+            (best,) = self._over_panels(i, "0", whole, ((self.type, best),), plain)
+        (best,) = self._over_panels(i, whole, panels, ((self.type, best),), element)
         Printer(b, 1).store(self.real, self._largest(best), target)
+
+    def _larger(self, a: str, x: str) -> str:
+        """The larger of two vectors, element by element."""
+        larger = self.b.op(f"fcmp ogt {self.type} {a}, {x}")
+        return self.b.op(f"select {self.mask_type} {larger}, {self.type} {a}, {self.type} {x}")
 
     def _lanes_below(self, count: str) -> str:
         """Lanes whose number is less than ``count``, an i64 of any sign."""
@@ -132,7 +154,8 @@ class SoftmaxRows:
         if kind.dtype == "bool":
             return self._value(select(operand(1, "bool"), score, float("-inf")), x, m)
         added = cast(operand(1, kind.dtype), self.real)
-        return self._value(select(eq(added, float("-inf")), float("-inf"), score + added), x, m)
+        total = fma(added, math.log2(math.e), score)
+        return self._value(select(eq(added, float("-inf")), float("-inf"), total), x, m)
 
     def _gathered(self, dtype: str, mask: str, j: str, count: str) -> str:
         """Elements of a mask that lie apart; those past its end are not read."""
@@ -182,7 +205,7 @@ class SoftmaxRows:
             before = many.load(real, b.address(peak, real, i))
             block = many.load(real, b.address(factor, real, i))
             now = self._value(raised, before, block)
-            scale = self._value(call("exp", operand(0, real) - shift), before, now)
+            scale = self._value(_power(operand(0, real) - shift), before, now)
             left = b.sub(rows, i)
             sums = many.load(real, b.address(total, real, i))
             scaled = self._value(operand(0, real) * operand(1, real), sums, scale)
@@ -195,7 +218,7 @@ class SoftmaxRows:
         x = operand(0, real)
         top = self._value(select(eq(x, float("-inf")), 0.0, x), one.load(real, peak), width=1)
         spread = many.splat(real, top, w)
-        shifted = expand(call("exp", operand(0, real) - operand(1, real)))
+        shifted = expand(_power(operand(0, real) - operand(1, real)))
 
         def element(at: str, j: str, carried: list[str]) -> list[str]:
             del j
@@ -203,7 +226,7 @@ class SoftmaxRows:
             Printer(b, w).store(real, p, at)
             return [b.op(f"fadd {self.type} {carried[0]}, {p}")]
 
-        (sums,) = self._over_panels(i, panels, ((self.type, "zeroinitializer" if w > 1 else "0.0"),), element)
+        (sums,) = self._over_panels(i, "0", panels, ((self.type, "zeroinitializer" if w > 1 else "0.0"),), element)
         name = f"@llvm.vector.reduce.fadd.v{w}{real}"
         scalar = vector(real, 1)
         b.declare(f"declare {scalar} {name}({scalar}, {self.type})")
@@ -227,6 +250,13 @@ class SoftmaxRows:
                     many.store(real, b.op(f"fmul {self.type} {many.load(real, at)}, {spread}"), at)
 
         b.branch(changed, apply)
+
+
+def _power(x: Expr) -> Expr:
+    """2**x for x that is not positive."""
+    limited = max_(-151.0 if x.dtype == "f32" else -1076.0, x)
+    n = rint(limited)
+    return ldexp(horner(limited - n, (1.0, *tables.EXP2[x.dtype])), n)
 
 
 def _all(width: int) -> str:
