@@ -1,4 +1,4 @@
-"""Attention: keys and values of the past are joined to the new ones, then everything is done in blocks."""
+"""Attention in blocks, after keys and values of the past were joined to the new ones; linear attention."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from accord.backends.cpu.attention_launch import Features, Heads, attention_phase, attention_workspace
 from accord.backends.cpu.families.table import arranges, known, output_operands, selects
+from accord.backends.cpu.linear_attention import (
+    LinearAttentionCode,
+    linear_attention_phase,
+    linear_attention_workspace,
+)
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
@@ -16,9 +21,16 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, contiguous
 
-__all__ = ["attention"]
+__all__ = ["attention", "linear_attention"]
 
 _QUERY, _KEY, _VALUE, _MASK, _PAST_KEY, _PAST_VALUE, _VALID = range(7)
+
+
+@arranges("LinearAttention")
+def without_gaps(view: NodeView) -> Arrangement:
+    """All operands are row-major."""
+    del view
+    return Arrangement()
 
 
 @arranges("Attention")
@@ -215,3 +227,52 @@ class _Kernel:
     def _move(self, extents: Shape, dtype: str, source: Access, target: Access, operands: tuple[int, int]) -> None:
         word = f"u{bits(dtype)}"
         self.phases.append(pointwise_phase(extents, [(word, source)], [(word, target)], [operand(0, word)], operands))
+
+
+_RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
+
+
+@selects("LinearAttention")
+def linear_attention(view: NodeView) -> Kernel | Reason:
+    """All steps of a recurrence over a matrix state."""
+    shapes: dict[int, Shape] = {}
+    dtypes: dict[int, str] = {}
+    for i in range(6):
+        if view.has(i):
+            found = known(view.tensor(i), f"input {i}")
+            if isinstance(found, Reason):
+                return found
+            shapes[i], dtypes[i] = found
+            if found[1] not in FLOATS:
+                return Reason("only floats")
+    decay, delta = _RULES[str(view.attr("update_rule", "gated_delta"))]
+    if (4 in shapes) != decay or (5 in shapes) != delta:
+        return Reason("the rule and the inputs do not fit each other")
+    heads, queries = int(view.attr("kv_num_heads")), int(view.attr("q_num_heads"))
+    size = D.floordiv(shapes[0][2], queries)
+    scale = float(view.attr("scale", 0.0) or 0.0)
+    if not scale and not isinstance(size, int):
+        return Reason("the head size is only known at run time")
+    numbers = output_operands(view.node, len(shapes))
+    kept = len(numbers) > 1 and numbers[1] >= 0
+    code = LinearAttentionCode(dtypes[0], dtypes.get(3, dtypes[0]), 3 in shapes, decay, delta, kept)
+    sizes: dict[str, DimLike] = {
+        "images": shapes[0][0],
+        "steps": shapes[0][1],
+        "heads": heads,
+        "group": queries // heads,
+        "size": size,
+        "value.size": D.floordiv(shapes[2][2], heads),
+        "decays": shapes[4][2] if decay else 0,
+        "betas": shapes[5][2] if delta else 0,
+    }
+    reads = tuple(shapes)
+    results = [n for n in numbers[:2] if n >= 0]
+    if numbers[0] < 0:
+        return Reason("only its state is wanted")
+    factor = scale or 1 / math.sqrt(int(str(size)))
+    operands = (*range(len(reads)), *results, len(reads) + len(results))
+    phase = linear_attention_phase(code, sizes, factor, operands)
+    return NativeKernel(
+        f"linear attention {dtypes[0]}", (phase,), reads, workspace=linear_attention_workspace(sizes["size"])
+    )
