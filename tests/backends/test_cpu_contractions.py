@@ -190,7 +190,7 @@ def convolutions(draw):
     """Input shape, weights' shape, attributes."""
     axes = draw(st.sampled_from([1, 2, 2, 2, 3]))
     group = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    c = group * draw(st.sampled_from([1, 3, 4, 16, 20] if axes < 3 else [1, 3, 5]))
+    c = group * draw(st.sampled_from([1, 3, 4, 5, 16, 20] if axes < 3 else [1, 3, 5]))
     m = group * draw(st.sampled_from([1, 2, 7, 16, 24, 33]))
     kernel = [draw(st.integers(1, 4 if axes < 3 else 2)) for _ in range(axes)]
     if draw(st.integers(0, 4)) == 0:
@@ -340,7 +340,7 @@ def test_tasks_cover_a_problem(data):
         n=n,
         chunks=chunks_of(k),
         row_bytes=draw(st.sampled_from([0, 4 * k, 4096])),
-        packed=draw(st.booleans()),
+        right=draw(st.sampled_from(["packed", "ready", "made"])),
         apart=0,
         tables=0,
     )

@@ -164,11 +164,11 @@ def test_statistics_of_a_row(data, shape, bits):
 @pytest.mark.parametrize("out", ["f32", "f16"])
 def test_an_expensive_value_is_computed_once(out):
     """It is kept in the output's own memory if it fits there."""
-    access = Access((30, 1))
+    access = Access((300, 1))
     x = operand(0, "f32")
     weight = call("exp", x - operand(1, "f32"))
     program = LoopProgram(
-        (5, 30),
+        (5, 300),
         frozenset([1]),
         (Operand("f32", access), Result(0), Result(1)),
         (Reduction("max", (x,)), Reduction("add", (weight,))),

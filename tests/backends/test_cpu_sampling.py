@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_harness import empty_like, laid_out, layouts, run_node, values
+from onnx import numpy_helper
 
 from accord.backends.reference.evaluator import evaluate
+from accord.cli.suites import load_suite
 from accord.expr.lang import operand
+from accord.runtime.model import Model
+from accord.runtime.pipeline import Options
 from builders import model, node
 
 SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -283,3 +288,26 @@ def test_affine_grid(data):
     out = empty_like(expected.shape, dtype, *data.draw(layouts(rank + 2)))
     run_node(proto, {"t": laid_out(theta, *data.draw(layouts(3)))}, [out])
     close(out, expected, dtype)
+
+
+def test_every_case_of_the_suite_whose_sizes_are_constant():
+    """The suite gives sizes, scales and pads as inputs, which leaves a result's shape to the run."""
+    sampled = {"Resize", "Upsample", "AffineGrid", "CenterCropPad", "Col2Im", "MaxUnpool", "Pad"}
+    done = 0
+    for case in load_suite("node", "resize|upsample|affine|crop_pad|col2im|unpool|_pad"):
+        proto = case.model()
+        if len(proto.graph.node) != 1 or proto.graph.node[0].op_type not in sampled:
+            continue
+        for given_, expected in case.data(proto):
+            constant = onnx.ModelProto()
+            constant.CopyFrom(proto)
+            named = dict(zip((i.name for i in proto.graph.input), given_, strict=True))
+            for number, value in enumerate(proto.graph.input):
+                if number > (proto.graph.node[0].op_type == "MaxUnpool"):
+                    constant.graph.initializer.append(numpy_helper.from_array(named.pop(value.name), value.name))
+                    constant.graph.input.remove(value)
+            found = Model(constant, Options(level=0, strict=True))(named)
+            for a, b in zip(found, expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=case.name)
+            done += 1
+    assert done > 50

@@ -20,13 +20,12 @@ from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareC
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.recognise.activations import RecogniseActivation
-from accord.passes.rules.recognise.affine_chain import AffineBeforeTranspose, MergeAffine
+from accord.passes.rules.recognise.affine_chain import MergeAffine
 from accord.passes.rules.recognise.attention import RecogniseAttention
 from accord.passes.rules.recognise.cache import RecogniseCache
 from accord.passes.rules.recognise.casts import CastLikeToCast
 from accord.passes.rules.recognise.causal import RecogniseCausalMask
 from accord.passes.rules.recognise.cells import RecogniseGRUCell, RecogniseLSTMCell
-from accord.passes.rules.recognise.einsum import EinsumToMatMul
 from accord.passes.rules.recognise.group_norm import RecogniseGroupNorm
 from accord.passes.rules.recognise.heads import PackAttentionHeads, PackRotaryHeads
 from accord.passes.rules.recognise.movement import RecogniseDepthSpace, RemoveSplitConcat
@@ -95,7 +94,6 @@ def phases() -> tuple[Phase, ...]:
             "recognise",
             (
                 CastLikeToCast(),
-                EinsumToMatMul(),
                 RecogniseNormalisation(),
                 AbsorbNormAffine(),
                 RecogniseGroupNorm(),
@@ -110,7 +108,6 @@ def phases() -> tuple[Phase, ...]:
                 RecogniseLSTMCell(),
                 RecogniseGRUCell(),
                 MergeAffine(),
-                AffineBeforeTranspose(),
                 FoldAffineIntoContraction(),
                 RecogniseCache(),
                 RecogniseCausalMask(),

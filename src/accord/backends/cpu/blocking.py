@@ -20,6 +20,8 @@ __all__ = ["Areas", "Blocks", "Chunk", "Problem", "Stage", "chunks_of", "cut", "
 
 #: Greatest part of k that is packed at a time.
 MOST_CHUNK: Final = 512
+#: The same where B is read in place by few rows: all columns of so many lines, which lie in few pages of memory.
+MOST_LINES: Final = 64
 #: Products that are summed in a register before they are added to memory, at most, for short and for long sums: the
 #: error of a sum of k products in runs of r grows like sqrt(k r / 2 + k^2 / 2 r).
 _SHORT_RUN: Final = 64
@@ -28,10 +30,8 @@ _SHORT: Final = 192
 #: The same for tiles of few rows, which sum several steps apart.
 _LOW_RUN: Final = 512
 _LOW_ROWS: Final = 2
-#: A panel of a B that is not constant is packed from this many rows on.
-_PACK_ROWS: Final = 8
-#: Blocks of rows for which it is packed, if there are so many.
-_PACKED_BLOCKS: Final = 4
+#: A B that is not constant is packed from this many rows on, if it may be read in place.
+PACK_ROWS: Final = 8
 #: Rows of a block at most; of an image that is staged, unless a line has more.
 _MOST_BLOCK: Final = 128
 _MOST_STAGED: Final = 512
@@ -99,7 +99,8 @@ class Problem:
         n: Columns.
         chunks: Parts of k.
         row_bytes: Distance of A's rows if it can be read in place; else 0.
-        packed: B was packed at load.
+        right: B: "packed" at load (or read as it is, for few columns), "ready" to be read in place by few rows, or to
+            be "made" before it is read.
         apart: Bytes of an element of C if its columns are apart; else 0.
         tables: Number of operands whose rows are looked up.
         stage: How A is staged, if it is.
@@ -114,10 +115,15 @@ class Problem:
     n: int
     chunks: tuple[Chunk, ...]
     row_bytes: int
-    packed: bool
+    right: str
     apart: int
     tables: int
     stage: Stage | None = None
+
+    @property
+    def packs(self) -> bool:
+        """Whether tasks pack B."""
+        return self.right == "made" or (self.right == "ready" and self.m >= PACK_ROWS)
 
     @property
     def k(self) -> int:
@@ -140,6 +146,7 @@ class Areas:
 class Blocks:
     """See the parameters of :class:`accord.backends.cpu.gemm.GemmCode`."""
 
+    task_groups: int
     block: int
     task_rows: int
     task_panels: int
@@ -154,20 +161,18 @@ class Blocks:
     last_vectors: int
     areas: Areas
 
-    @property
-    def tasks(self) -> int:
-        """Tasks of one product."""
-        return self.row_tasks * self.column_tasks
+    tasks: int
 
 
-def chunks_of(k: int, pieces: Sequence[int] | None = None) -> tuple[Chunk, ...]:
+def chunks_of(k: int, pieces: Sequence[int] | None = None, most: int = MOST_CHUNK) -> tuple[Chunk, ...]:
     """Cut ``k`` into parts of equal length; those of a source with pieces end where a piece ends.
 
     Args:
         k: Length of the sums.
-        pieces: Lengths of the pieces, none above :data:`MOST_CHUNK`; they add up to ``k``.
+        pieces: Lengths of the pieces, none above ``most``; they add up to ``k``.
+        most: Greatest length of a part.
     """
-    count = max(1, -(-k // MOST_CHUNK))
+    count = max(1, -(-k // most))
     if pieces is None:
         size = -(-k // count)
         starts = range(0, max(k, 1), max(size, 1))
@@ -176,7 +181,7 @@ def chunks_of(k: int, pieces: Sequence[int] | None = None) -> tuple[Chunk, ...]:
     chunks: list[Chunk] = []
     start = length = first = 0
     for i, piece in enumerate(pieces):
-        if length and (length + piece > MOST_CHUNK or length + piece / 2 > target):
+        if length and (length + piece > most or length + piece / 2 > target):
             chunks.append(Chunk(start, length, first, i))
             start, length, first = start + length, 0, i
         length += piece
@@ -231,26 +236,30 @@ def cut(p: Problem) -> Blocks:
         block = p.stage.lines(p.m // p.stage.rows) * p.stage.rows
     blocks = -(-p.m // block)
     work = 2 * block * p.n * p.k + _BYTE * size * p.n * p.k // max(1, blocks)
+    several = len(p.chunks) > 1
+    line = p.wide * size
+    most_panels = max(1, _PARTS // (block * line)) if several else panels
+    if p.packs:
+        most_panels = max(1, min(most_panels, machine().l2 // 2 // max(1, p.k * line)))
     task_blocks = max(1, min(blocks, _TASK // max(1, work)))
-    pack_b = not p.packed and p.m >= _PACK_ROWS
-    if pack_b:  # each task packs B again
-        task_blocks = min(blocks, max(task_blocks, _PACKED_BLOCKS))
+    if p.packs:  # each task packs B again: as few tasks along the rows as will do
+        wanted = -(-_TASKS // (p.groups * -(-panels // most_panels)))
+        task_blocks = max(task_blocks, blocks // wanted)
     row_tasks = -(-blocks // task_blocks)
     direct = bool(p.row_bytes) and (p.row_bytes % 4096 != 0 or p.m < high // 2)
     column_tasks = max(1, min(_TASKS // max(1, p.groups * row_tasks), task_blocks * work // _TASK, panels))
     if not direct:  # each of them packs A again
         column_tasks = max(1, min(column_tasks, p.n // 128))
-    several = len(p.chunks) > 1
-    line = p.wide * size
-    most_panels = max(1, _PARTS // (block * line)) if several else panels
-    if not p.packed:
-        most_panels = max(1, min(most_panels, machine().l2 // 2 // max(1, p.k * line)))
     task_panels = min(-(-panels // column_tasks), most_panels)
     column_tasks = -(-panels // task_panels)
     task_panels = -(-panels // column_tasks)
+    each = row_tasks * column_tasks
+    # several small products are one task
+    task_groups = max(1, min(p.groups, _TASK // max(1, work * blocks))) if each == 1 else 1
     most_run = run_length(p.k, p.m)
     left = 0 if direct else (block + width) * pitch if p.stage is None else p.stage.size(block // p.stage.rows)
     return Blocks(
+        task_groups=task_groups,
         block=block,
         task_rows=task_blocks * block,
         task_panels=task_panels,
@@ -260,17 +269,18 @@ def cut(p: Problem) -> Blocks:
         run=most_run if p.stage is not None else max(1, -(-chunk // max(1, -(-chunk // most_run)))),
         parts=int(several),
         direct=int(direct),
-        pack_b=int(pack_b),
+        pack_b=int(p.packs),
         pitch=pitch,
         last_vectors=-(-(p.n - (panels - 1) * p.wide) // width),
         areas=_areas(
             _tile_bytes(p.dtype, p.vectors),
-            task_panels * block * line * several,
+            (task_panels * block * line + width * size) * several,
             left,
-            0 if p.packed else (task_panels * p.k + width) * line,
+            0 if p.right == "packed" else (task_panels if p.packs else 1) * p.k * line,
             (block + width) * p.vectors * width * p.apart,
             block * 8 * p.tables,
         ),
+        tasks=-(-p.groups // task_groups) * each,
     )
 
 
@@ -293,12 +303,12 @@ def scratch_bound(
     high = tile_heights(dtype, vectors)[0]
     chunk = min(k, MOST_CHUNK) if isinstance(k, int) else MOST_CHUNK
     pitch = _pitch(chunk, dtype)
-    sums = max(_PARTS, _MOST_BLOCK * wide * size) if not isinstance(k, int) or k > MOST_CHUNK else 0
+    sums = max(_PARTS, _MOST_BLOCK * wide * size) + width * size if not isinstance(k, int) or k > MOST_CHUNK else 0
     room = machine().l2 // 4
     left: DimLike = max(min(_MOST_BLOCK * pitch, room), high * pitch) + width * pitch
     block: DimLike = max(_MOST_BLOCK, high)
     if stage is not None:
         left, block = D.maximum(stage[0], room), D.maximum(stage[1], _MOST_STAGED)
-    right: DimLike = 0 if packed else D.maximum(machine().l2 // 2, k * wide * size) + width * wide * size
+    right: DimLike = 0 if packed else D.maximum(machine().l2 // 2, k * wide * size)
     rest = left + right + (block + width) * (wide * apart) + block * (8 * tables)
     return max(_tile_bytes(dtype, vectors), sums) + rest + 64 * 6

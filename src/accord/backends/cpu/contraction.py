@@ -10,14 +10,25 @@ from typing import TypeAlias
 
 import numpy as np
 
-from accord.backends.cpu.blocking import Chunk, Problem, Stage, chunks_of, cut, scratch_bound
+from accord.backends.cpu.blocking import (
+    MOST_CHUNK,
+    MOST_LINES,
+    PACK_ROWS,
+    Chunk,
+    Problem,
+    Stage,
+    chunks_of,
+    cut,
+    scratch_bound,
+)
 from accord.backends.cpu.dot import dot_address, dot_heights, pays
 from accord.backends.cpu.gemm import GemmCode, Right
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
 from accord.backends.cpu.store import Pattern
-from accord.backends.cpu.tile import tile_address, tile_heights, vectors_for
+from accord.backends.cpu.tile import next_heights, tile_address, tile_heights, vectors_for
+from accord.backends.cpu.transpose import transpose_address
 from accord.backends.protocol import Array, Launch, Phase
 from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
 from accord.ir import dims as D
@@ -290,13 +301,18 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
     code, left = plan.code, plan.left
     stage: Stage | None = None
     words: list[int] = []
+    ready = "made" if code.right.column == "s" or code.right.dtype != code.dtype else "ready"
+    if code.right.step == "packed" or code.few:
+        ready = "packed"
     if left.stage is not None:
         stage, calls = left.stage(v)
         chunks = chunks_of(0) if not v["k"] else (Chunk(0, v["k"], 0, len(calls)),)
         words = [word for c in calls for word in c]
     else:
         pieces = None if left.pieces is None else left.pieces(v)
-        chunks = chunks_of(v["k"], None if pieces is None else [length for length, _ in pieces])
+        in_place = ready == "ready" and v["m"] < PACK_ROWS
+        lengths = None if pieces is None else [length for length, _ in pieces]
+        chunks = chunks_of(v["k"], lengths, MOST_LINES if in_place and pieces is None else MOST_CHUNK)
         words = [word for c in chunks for word in (c.start, c.length, c.first, c.last)]
         words += [word for _, piece in pieces or () for word in piece]
     row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype else 0
@@ -311,7 +327,7 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
         v["n"],
         chunks,
         row * bits(code.dtype) // 8,
-        code.right.step == "packed" or code.few > 0,
+        ready,
         plan.apart,
         len(code.tables),
         stage,
@@ -328,22 +344,20 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
     blocks = cut(p)
     areas = blocks.areas
     v.update(
-        {name: getattr(blocks, name) for name in ("block", "task_rows", "task_panels", "row_tasks", "column_tasks")},
+        {name: getattr(blocks, name) for name in ("task_groups", "block", "task_rows", "task_panels")},
+        **{name: getattr(blocks, name) for name in ("row_tasks", "column_tasks")},
         **{name: getattr(blocks, name) for name in ("panels", "run", "parts", "direct", "pack_b", "pitch")},
         **{name: getattr(areas, name) for name in ("a_at", "b_at", "stage_at", "tables_at", "scratch")},
+        groups=p.groups,
         chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
         tile=dot_address(code.dtype, code.few) if code.few else tile_address(code.dtype, code.vectors),
     )
     v["tile.last"] = v["tile"] if code.few else tile_address(code.dtype, blocks.last_vectors)
     last = p.heights if code.few else tile_heights(code.dtype, blocks.last_vectors)
-    v.update(_high_and_mid("", p.heights), **_high_and_mid(".last", last))
+    width = machine().width(bits(code.dtype))
+    v.update({name: transpose_address(*dtypes, width) for name, dtypes in code.transposes.items()})
+    v["high"], v["high.last"] = p.heights[0], last[0]
     if p.stage is not None:
         v["a.segment"] = p.stage.segment
-    return Launch((*(v[name] for name in code.names), *words), p.groups * blocks.tasks)
-
-
-def _high_and_mid(suffix: str, heights: Sequence[int]) -> dict[str, int]:
-    """The highest tile, and the next one where a gap lies below it."""
-    high = heights[0]
-    mid = heights[1] if len(heights) > 1 and heights[1] > 8 else high
-    return {f"high{suffix}": high, f"mid{suffix}": mid}
+    heights = (*next_heights(p.heights), *next_heights(last))
+    return Launch((*(v[name] for name in code.names), *heights, *words), blocks.tasks)

@@ -38,7 +38,7 @@ def dot_heights(dtype: str, columns: int) -> tuple[int, ...]:
     """Numbers of rows for which there is a tile, highest first."""
     sums = min(_SUMS if machine().vector_bits == 512 else _SUMS // 2, machine().width(bits(dtype)))
     most = max(1, sums // columns)
-    return tuple(h for h in range(most, 0, -1) if h == most or h <= 8)
+    return tuple(h for h in range(most, 0, -1) if h == most or h & (h - 1) == 0)
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,14 @@ class DotCode(KernelCode):
                 final.extend(products(a, at, i, inside, rest))
             following.extend(final)
         total = _totals(b, dtype, width, following[2:])
-        printer = Printer(b, width)
-        count = str(len(keys))
-        old = printer.load_masked(dtype, "%sums", count)
-        kept = b.op(f"select i1 {b.compare('ne', '%add', 0)}, {type_} {old}, {type_} zeroinitializer")
-        printer.store_masked(dtype, b.op(f"fadd {type_} {total}, {kept}"), "%sums", count)
+
+        def add() -> None:
+            printer, count = Printer(b, width), str(len(keys))
+            old = printer.load_masked(dtype, "%sums", count)
+            printer.store_masked(dtype, b.op(f"fadd {type_} {total}, {old}"), "%sums", count)
+
+        # a whole vector is read again sooner than a masked one; what follows the sums is not yet written, or nobody's
+        b.branch(b.compare("ne", "%add", 0), add, lambda: Printer(b, width).store(dtype, total, "%sums"))
         return b
 
 

@@ -19,7 +19,7 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.store import Pattern, Store
-from accord.backends.cpu.tile import SMALL
+from accord.backends.cpu.tile import MOST_HEIGHT
 from accord.expr.lang import Expr, bits
 
 __all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right"]
@@ -86,12 +86,15 @@ class GemmCode(KernelCode):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the parameters mean, in order; chunks of k follow (or calls), then the source's pieces.
+        """What the parameters mean, in order.
 
-        ``block`` rows share a panel of A, ``task_rows`` and ``task_panels`` are a task, ``run`` is the greatest length
-        of a sum in registers, ``parts`` is 1 where sums of several chunks are kept apart, ``*_at`` are offsets of areas
-        of a thread's scratch memory of ``scratch`` bytes. ``tile``, ``high`` and ``mid`` describe the tile for a whole
-        panel, ``tile.last`` ... that of the last one.
+        After them, for a whole panel and for the last one, the height of the next tile for each number of rows that
+        are left, below that of the highest; then chunks of k (or calls), then the source's pieces.
+
+        ``block`` rows share a panel of A; ``task_groups``, ``task_rows`` and ``task_panels`` are a task; ``run`` is the
+        greatest length of a sum in registers; ``parts`` is 1 where sums of several chunks are kept apart; ``*_at`` are
+        offsets of areas of a thread's scratch memory of ``scratch`` bytes. ``tile`` and ``high`` are the tiles for a
+        whole panel and their greatest height, ``tile.last`` and ``high.last`` those of the last one.
         """
         operands: list[str] = []
         for name, p in self.operands.items():
@@ -100,11 +103,12 @@ class GemmCode(KernelCode):
         groups = [f"group{i}.{what}" for i in range(self.group_axes) for what in ("size", "a", "b", *self.operands)]
         right = {"packed": (), "1": ("b.column",), "s": ("b.k", *(("b.column",) if self.right.column == "s" else ()))}
         return (
-            *("m", "n", "k", "block", "task_rows", "task_panels", "row_tasks", "column_tasks", "panels", "chunks"),
-            *("run", "parts", "direct", "pack_b", "pitch", "scratch", "a_at", "b_at", "stage_at", "tables_at"),
-            *("tile", "high", "mid", "tile.last", "high.last", "mid.last", "a.offset", "b.offset"),
+            *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
+            *"run parts direct pack_b pitch scratch a_at b_at stage_at tables_at".split(),
+            *"tile high tile.last high.last a.offset b.offset".split(),
             *self.left.names,
             *right[self.right.step],
+            *self.transposes,
             *operands,
             *groups,
             *(f"rows{i}" for i in range(1, self.row_axes)),
@@ -114,6 +118,17 @@ class GemmCode(KernelCode):
     def operands(self) -> dict[str, Pattern]:
         """C and the extras by name."""
         return {"c": self.out, **{f"e{i}": e for i, e in enumerate(self.extras)}}
+
+    @property
+    def transposes(self) -> dict[str, tuple[str, str]]:
+        """Functions of :mod:`accord.backends.cpu.transpose` that it calls: element types by name."""
+        memory = "u8" if self.out.dtype == "bool" else self.out.dtype
+        found = {"a.transpose": (self.left.dtype, self.dtype)} if self.left.transposes else {}
+        if self.right.step == "1" and not self.few:
+            found["b.transpose"] = (self.right.dtype, self.dtype)
+        if self.out.column == "s" and self.out.row == "1":
+            found["c.transpose"] = (memory, memory)
+        return found
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -144,7 +159,8 @@ class _Writer:
         self.size = bits(code.dtype) // 8
         self.wide = code.few or code.vectors * self.width
         self.p = p = {name: b.param(i) for i, name in enumerate(code.names)}
-        self.words = b.op(f"getelementptr i64, ptr %params, i64 {len(code.names)}")
+        self.heights = b.op(f"getelementptr i64, ptr %params, i64 {len(code.names)}")
+        self.words = b.op(f"getelementptr i64, ptr {self.heights}, i64 {2 * MOST_HEIGHT}")
         p["pieces"] = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(p['chunks'], CHUNK_FIELDS)}")
         self.bases = {
             "a": b.address(b.operand(0), code.left.dtype, p["a.offset"]),
@@ -169,16 +185,18 @@ class _Writer:
         b, p = self.b, self.p
         with b.loop("%first", "%last") as task:
             rest, j = b.divmod(task, p["column_tasks"])
-            group, i = b.divmod(rest, p["row_tasks"])
-            here = self._group(group)
+            part, i = b.divmod(rest, p["row_tasks"])
             first = b.mul(j, p["task_panels"])
             panels = (first, b.min(b.add(first, p["task_panels"]), p["panels"]))
-            if self.code.right.step != "packed" and not self.code.few:
-                self._pack(here["b"], panels)
             start = b.mul(i, p["task_rows"])
             stop = b.min(b.add(start, p["task_rows"]), p["m"])
-            with b.loop(start, stop, p["block"]) as row:
-                self._block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
+            group = b.mul(part, p["task_groups"])
+            with b.loop(group, b.min(b.add(group, p["task_groups"]), p["groups"])) as g:
+                here = self._group(g)
+                if self.code.right.step != "packed" and not self.code.few:
+                    self._pack(here["b"], panels)
+                with b.loop(start, stop, p["block"]) as row:
+                    self._block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
         return b.module()
 
     def _dtype(self, name: str) -> str:
@@ -245,10 +263,10 @@ class _Writer:
         column = b.mul(panel, self.wide)
         columns = b.min(b.sub(p["n"], column), self.wide)
         is_last = b.compare("eq", b.add(panel, 1), p["panels"])
-        tile, high, mid = (
-            b.op(f"select i1 {is_last}, i64 {p[f'{what}.last']}, i64 {p[what]}") for what in ("tile", "high", "mid")
-        )
+        tile, high = (b.op(f"select i1 {is_last}, i64 {p[f'{what}.last']}, i64 {p[what]}") for what in ("tile", "high"))
         tile = b.op(f"inttoptr i64 {tile} to ptr")
+        skip = b.op(f"select i1 {is_last}, i64 {MOST_HEIGHT}, i64 0")
+        heights = b.op(f"getelementptr i64, ptr {self.heights}, i64 {skip}")
         line = str(code.few) if code.few else self._line(columns)
         right = self._right(here["b"], number, column, columns, part.chunk, line)
         apart = b.mul(b.mul(number, p["parts"]), b.mul(p["block"], self.wide))
@@ -256,9 +274,10 @@ class _Writer:
         step = b.mul(p["parts"], line)
         full = b.compare("eq", columns, self.wide)
         places = self.store.at_column(here, column)
+        fixed = self.store.fixed(places, code.few) if code.flat else {}
         with (
             self._runs(row, rows, left) as (start, count, a, a_row),
-            self._tiles(count, high, mid) as (r, height),
+            self._tiles(count, high, heights) as (r, height),
         ):
             first = b.add(start, r)
             buffer = b.address(sums, code.dtype, b.mul(first, step))
@@ -267,7 +286,7 @@ class _Writer:
 
             def store() -> None:
                 if code.flat:
-                    self.store.flat(places, row, first, height, buffer, code.few)
+                    self.store.flat(places, row, first, height, buffer, code.few, fixed)
                 elif code.few:
                     self.store.part(places, row, first, height, buffer, columns, line)
                 else:
@@ -312,16 +331,15 @@ class _Writer:
             call(at, line, length, b.min(length, p["run"]), segments, c)
 
     @contextmanager
-    def _tiles(self, rows: str, high: str, mid: str) -> Iterator[tuple[str, str]]:
+    def _tiles(self, rows: str, high: str, heights: str) -> Iterator[tuple[str, str]]:
         """``for each tile``: its first row and its height, for which a tile exists."""
         b = self.b
         height = b.fresh("height")
         with b.loop(0, rows, height) as r:
             left = b.sub(rows, r)
-            half = b.op(f"lshr i64 {b.add(left, 1)}, 1")
-            small = b.op(f"select i1 {b.compare('sgt', left, SMALL)}, i64 {half}, i64 {left}")
-            middle = b.op(f"select i1 {b.compare('sge', left, mid)}, i64 {mid}, i64 {small}")
-            b.emit(f"{height} = select i1 {b.compare('sge', left, high)}, i64 {high}, i64 {middle}")
+            smaller = b.min(left, b.sub(high, 1))
+            next_ = self._word(b.op(f"getelementptr i64, ptr {heights}, i64 {smaller}"), 0)
+            b.emit(f"{height} = select i1 {b.compare('sge', left, high)}, i64 {high}, i64 {next_}")
             yield r, height
 
     # B
@@ -339,21 +357,38 @@ class _Writer:
         return b.op(f"or i1 {b.compare('ne', self.p['pack_b'], 0)}, {b.compare('ne', columns, line)}")
 
     def _pack(self, base: str, panels: tuple[str, str]) -> None:
-        """Pack a task's panels of B, with all of k."""
+        """Pack a task's panels of B, with all of k: where columns follow each other, line by line for all panels."""
         b, p, code = self.b, self.p, self.code
         strides = self._strides()
-        with b.loop(*panels) as panel:
-            column = b.mul(panel, self.wide)
-            columns = b.min(b.sub(p["n"], column), self.wide)
-            line = self._line(columns)
-            source = b.address(base, code.right.dtype, b.mul(column, strides[1]))
-            target = b.address(self.panel_b, code.dtype, b.mul(b.mul(b.sub(panel, panels[0]), self.wide), p["k"]))
-            line_bytes = b.mul(line, self.size)
+        by_line = code.right.column == "1"
 
-            def pack() -> None:
-                pack_panel(b, code.dtype, code.right.dtype, source, strides, p["k"], columns, target, line_bytes)
+        def part(first: str, length: str) -> None:
+            with b.loop(*panels) as panel:
+                column = b.mul(panel, self.wide)
+                columns = b.min(b.sub(p["n"], column), self.wide)
+                line = self._line(columns)
+                start = b.add(b.mul(first, strides[0]), b.mul(column, strides[1]))
+                source = b.address(base, code.right.dtype, start)
+                target = self._packed(b.sub(panel, panels[0]), b.mul(first, line))
+                arguments = (source, strides, length, columns, target, b.mul(line, self.size))
+                function = p.get("b.transpose", "")
 
-            b.branch(self._is_packed(columns, line), pack)
+                def pack() -> None:
+                    pack_panel(b, code.dtype, code.right.dtype, *arguments, function)
+
+                b.branch(self._is_packed(columns, line), pack)
+
+        if not by_line:
+            part("0", p["k"])
+            return
+        with b.loop(0, p["k"]) as k:
+            part(k, "1")
+
+    def _packed(self, number: str, inside: str) -> str:
+        """Address of a task's ``number``-th packed panel, ``inside`` elements from its start; or of the only one."""
+        b, p = self.b, self.p
+        start = b.mul(b.mul(b.mul(number, p["pack_b"]), self.wide), p["k"])
+        return b.address(self.panel_b, self.code.dtype, b.add(start, inside))
 
     def _line(self, columns: str) -> str:
         """Elements of a panel's line."""
@@ -370,7 +405,7 @@ class _Writer:
         line_bytes = b.mul(line, self.size)
         if code.right.step == "packed":
             return b.address(base, code.right.dtype, b.add(b.mul(column, p["k"]), inside)), line_bytes
-        panel = b.address(self.panel_b, code.dtype, b.add(b.mul(b.mul(number, self.wide), p["k"]), inside))
+        panel = self._packed(number, inside)
         packed = self._is_packed(columns, line)
         if packed == "true":
             return panel, line_bytes

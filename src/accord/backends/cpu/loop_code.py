@@ -219,6 +219,19 @@ class LoopCode(KernelCode):
                         break
         return homes
 
+    def may_overwrite(self, output: int, number: int) -> bool:
+        """Whether an output may take the memory of an operand with the same strides: it is read for the last time
+        before, or in the very step in which, an element is written.
+        """
+        passes, _, _ = self.plan
+        read = [k for k, p in enumerate(passes) if any(number in operands_of(e) for e in p.exprs)]
+        written = [k for k, p in enumerate(passes) for j, _ in p.stores if j == output]
+        kept = {k for k, j in self.homes.items() if j == output}
+        written += [k for k, p in enumerate(passes) for i, _ in p.keeps if i in kept]
+        if not self._full[number]:
+            return True  # it is loaded before the first pass
+        return bool(written) and max(read, default=-1) <= min(written)
+
     def _costs(self, exprs: Iterable[Expr]) -> dict[Expr, float]:
         """Operations of each subexpression of full space; parts that two of its operands share count twice."""
         costs: dict[Expr, float] = {}
@@ -335,4 +348,6 @@ def copies_of(code: LoopCode) -> int:
     if not code.reduced:
         return 1
     cost = sum(cost_of(a) for r in code.reductions for a in r.args) + sum(cost_of(e) for e in code.results)
-    return 4 if cost <= 12 else 2 if cost <= 24 else 1
+    if cost > 64:
+        return 1
+    return 2 if cost > 12 and (code.long or code.staged) else 4

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, contraction_phase, matrix_left, pack
+from accord.backends.cpu.contraction import (
+    RightMatrix,
+    Walk,
+    accumulator,
+    contraction_phase,
+    few_columns,
+    matrix_left,
+    pack,
+)
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr
@@ -22,6 +30,13 @@ def pack_constant(b: Array, dtype: str) -> Array:
     real = accumulator(dtype)
     matrices = np.asarray(b).reshape(-1, *b.shape[-2:])
     return pack(matrices, real).reshape(-1)
+
+
+def _is_swapped(m: DimLike, n: DimLike, k: DimLike, a: Walk, b: RightMatrix) -> bool:
+    columns_along_k = not b.packed and b.step == 1 and b.column != 1 and not few_columns(a.dtype, n, k)
+    if not columns_along_k or a.column != 1 or a.dtype != b.dtype or accumulator(a.dtype) != a.dtype:
+        return False
+    return isinstance(m, int) and m > 0 and few_columns(a.dtype, m, k) == m
 
 
 def matmul_phase(
@@ -50,6 +65,13 @@ def matmul_phase(
         expr: What is stored; operand 0 is the sum.
         operands: A, B, the extras, C, scratch.
     """
+    if _is_swapped(m, n, k, a, b):
+        # few rows of A, against columns of B that follow each other along k: those are the rows of C's transpose
+        left = Walk(b.dtype, b.groups, (b.column,), b.step, b.offset)
+        right = RightMatrix(a.dtype, a.groups, a.column, a.rows[0], a.offset)
+        flipped = [replace(w, rows=(w.column,), column=w.rows[0]) for w in (out, *extras)]
+        turned = (operands[1], operands[0], *operands[2:])
+        return matmul_phase(batch, n, m, k, left, right, flipped[1:], flipped[0], expr, turned)
     # where B repeats, the matrices of a batch are rows of one product
     apart = [i for i, size in enumerate(batch) if b.groups[i] != 0 and size != 1]
     joined = [i for i in range(len(batch)) if i not in apart]

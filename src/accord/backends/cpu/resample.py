@@ -62,6 +62,7 @@ class ResampleCode(KernelCode):
         weighted: Whether the taps have weights; else there is one for each axis.
         acc: Type of the sums, and of the weights.
         fill: What stands in positions that are marked as outside; None: there are none.
+        line: Lanes run along the last resampled axis instead, whose outputs follow each other.
         cut: How the lanes' axis is cut.
         source: Patterns; the channel is the lanes' axis.
         extras: Of the epilogue.
@@ -74,6 +75,7 @@ class ResampleCode(KernelCode):
     weighted: bool
     acc: str
     fill: float | int | None
+    line: bool
     cut: Cut
     source: Pattern
     extras: tuple[Pattern, ...]
@@ -84,7 +86,7 @@ class ResampleCode(KernelCode):
     def symbol(self) -> str:
         """Name by content."""
         text = (
-            f"{self.outer};{self.taps};{self.weighted};{self.acc};{self.fill!r};{self.cut};{self.source};{self.extras};"
+            f"{self.outer};{self.taps};{self.weighted};{self.acc};{self.fill!r};{self.line};{self.cut};{self.source};{self.extras};"
             f"{self.output};{self.final.key}"
         )
         return "resample_" + hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -180,6 +182,8 @@ class ResampleWriter:
         if self.unrolled:
             for a, p in enumerate(above):
                 known = self.taken(known, a, p)
+        if self.code.line:
+            first = self._line(known[0][0], first, last, output)
         with b.loop(first, last) as x:
             here = [(e, e.at([(inner, x)], at)) for e, at in zip(self.extras, extras, strict=True)]
             target = self.output.at([(inner, x)], output)
@@ -187,6 +191,22 @@ class ResampleWriter:
             if inside is not None and valid is not None:
                 valid = b.op(f"and i1 {inside}, {valid}")
             self.pixel(valid, known, [*above, x], here, target)
+
+    def _line(self, source: str, first: str, last: str, output: str) -> str:
+        """Copy whole vectors of neighbouring pixels; where the pixels that are left begin."""
+        b, dtype = self.b, self.code.source.dtype
+        axis = len(self.code.taps) - 1
+        width = machine().width(64)
+        stop = b.add(first, b.mul(b.op(f"sdiv i64 {b.sub(last, first)}, {width}"), width))
+        stride = self.source.strides[1 + self.code.outer + axis]
+        with b.loop(first, stop, width) as x:
+            lanes = Lanes(b, width, x, None)
+            ints = vector("i64", width)
+            table = b.address(self.tables[axis].indices, "i64", self.place(axis, x))
+            index = b.op(f"mul {ints} {lanes.printer.load('i64', table)}, {lanes.spread(stride)}")
+            value = Printer(b, width).value(self.final, [lanes.gather(dtype, source, index)])
+            lanes.store(self.output.dtype, "1", value, output, 1)
+        return stop
 
     def inside(self, positions: Sequence[tuple[int, str]]) -> str | None:
         """Whether positions along axes are inside the source; None where there are none, or all are."""
@@ -346,7 +366,9 @@ def resample_code(
     cut = cut_of(channels, width, [own, target, *extras])
     if space.lane is None:
         cut = Cut(False, "single")
-    return ResampleCode(len(space.outer), tuple(taps), weighted, acc, fill, cut, own, extras, target, final)
+    copies = space.lane is None and not weighted and fill is None and not extras
+    line = copies and output.strides[space.resampled[-1]] == 1
+    return ResampleCode(len(space.outer), tuple(taps), weighted, acc, fill, line, cut, own, extras, target, final)
 
 
 def resample_phase(

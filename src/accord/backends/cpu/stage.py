@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
-from accord.backends.cpu.panels import Chunk, Rows, clear, converted, copy, gather, transpose
+from accord.backends.cpu.panels import Chunk, Rows, clear, copy, gather, transpose
 from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.transpose import converted
 from accord.expr.lang import bits
 
 __all__ = ["MOST_INTERLEAVED", "STAGE_NAMES", "StageSource"]
@@ -61,6 +62,11 @@ class StageSource:
     def staged(self) -> bool:
         """Always."""
         return True
+
+    @property
+    def transposes(self) -> bool:
+        """Pixels follow each other, channels do not."""
+        return self.mode == "planes"
 
     def fill(
         self,
@@ -117,7 +123,8 @@ class StageSource:
         if self.mode == "copy":
             copy(b, dtype, self.dtype, source, b.mul(count, channels), target)
         elif self.mode == "planes":
-            transpose(b, dtype, self.dtype, source, p["x.channel"], channels, count, target, line, exact=True)
+            function = p["a.transpose"]
+            transpose(b, function, dtype, self.dtype, source, p["x.channel"], channels, count, target, line, exact=True)
         elif self.mode.isdigit():
             self._interleave(b, dtype, int(self.mode), p["x.channel"], source, count, target)
         else:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from accord.backends.cpu.llvm import Builder, scalar, vector
-from accord.backends.cpu.panels import Rows, transposed
+from accord.backends.cpu.panels import Rows
 from accord.backends.cpu.printer import Printer
-from accord.expr.lang import Expr
+from accord.backends.cpu.transpose import call_transpose
+from accord.expr.lang import Expr, bits
 
 __all__ = ["Pattern", "Store"]
 
@@ -132,7 +133,26 @@ class Store:
                 values += [self._load(name, lines[name], j, count) for name in self.extras]
                 self._put(values, target, j, count)
 
-    def flat(self, here: Mapping[str, str], row: str, first: str, height: str, buffer: str, columns: int) -> None:
+    def fixed(self, here: Mapping[str, str], columns: int) -> dict[str, str]:
+        """Vectors of the extras that are the same in all rows, for :meth:`flat`."""
+        found = {}
+        for name in self.extras:
+            if self.operands[name].column == "0":
+                found[name] = self._load(name, here[name], 0, None)
+            elif self.operands[name].column == "p":
+                found[name] = self._repeated(name, here[name], columns)
+        return found
+
+    def flat(
+        self,
+        here: Mapping[str, str],
+        row: str,
+        first: str,
+        height: str,
+        buffer: str,
+        columns: int,
+        fixed: Mapping[str, str],
+    ) -> None:
         """Store a tile whose elements are one line in C too, ``columns`` to a row."""
         b, width = self.b, self.width
         start = b.mul(b.add(row, first), columns)
@@ -141,9 +161,6 @@ class Store:
             for name, p in self.operands.items()
         }
         total = b.mul(height, columns)
-        fixed = {
-            name: self._repeated(name, here[name], columns) for name, p in self.operands.items() if p.column == "p"
-        }
         with b.loop(0, total, width) as j:
             count = b.min(b.sub(total, j), width)
             values = [Printer(b, width).load(self.dtype, b.address(buffer, self.dtype, j))]
@@ -230,16 +247,16 @@ class Store:
     def _transposed(self, dtype: str, target: str, step: str, rows: str, columns: str, wide: int) -> None:
         """Columns of the stage become lines of C, ``step`` elements apart, in square blocks."""
         b, width = self.b, self.width
-        with b.loop(0, columns, width) as j, b.loop(0, rows, width) as i:
-            printer = Printer(b, width)
+        size = bits(dtype) // 8
+        whole = b.op(f"and i64 {rows}, {-width}")
+        with b.loop(0, columns, width) as j, b.loop(0, whole, width) as i:
             start = b.address(self.stage, dtype, b.add(b.mul(i, wide), j))
-            lines = [printer.load(dtype, b.address(start, dtype, r * wide)) for r in range(width)]
-            count = b.min(b.sub(rows, i), width)
-            left = b.sub(columns, j)
-            for k, value in enumerate(transposed(b, dtype, lines)):
-
-                def store(k: int = k, value: str = value) -> None:
-                    place = b.address(target, dtype, b.add(b.mul(b.add(j, k), step), i))
-                    Printer(b, width).store_masked(dtype, value, place, count)
-
-                b.branch(b.compare("sgt", left, k), store)
+            place = b.address(target, dtype, b.add(b.mul(j, step), i))
+            to = (place, b.mul(step, size), b.min(b.sub(columns, j), width))
+            call_transpose(b, self.p["c.transpose"], (start, wide * size, width), to)
+        one = Printer(b, 1)
+        with b.loop(0, columns) as j:
+            line = b.address(target, dtype, b.mul(j, step))
+            with b.loop(whole, rows) as i:
+                value = one.load(dtype, b.address(self.stage, dtype, b.add(b.mul(i, wide), j)))
+                one.store(dtype, value, b.address(line, dtype, i))

@@ -21,7 +21,16 @@ from accord.backends.cpu.program import KernelCode, address_of
 from accord.backends.protocol import Phase
 from accord.expr.lang import bits
 
-__all__ = ["SMALL", "TILE_ARGUMENTS", "TileCode", "most_rows", "tile_address", "tile_heights", "vectors_for"]
+__all__ = [
+    "MOST_HEIGHT",
+    "TILE_ARGUMENTS",
+    "TileCode",
+    "most_rows",
+    "next_heights",
+    "tile_address",
+    "tile_heights",
+    "vectors_for",
+]
 
 #: A: address, bytes from row to row; B: address, bytes from line to line; length of the sums; how many products are
 #: summed in registers before they are added to memory; segments, and bytes of A from one to the next; the sums, row
@@ -36,12 +45,14 @@ TILE_ARGUMENTS: Final = (
 
 #: Additions that must be under way to keep two units of latency four busy.
 _IN_FLIGHT: Final = 8
-#: Every number of rows up to this is a tile of its own; what is left of more rows is cut in halves.
-SMALL: Final = 8
+#: Every number of rows up to this is a tile of its own.
+_SMALL: Final = 8
+#: Greatest height of any tile.
+MOST_HEIGHT: Final = 24
 #: Rows that share one address register: they are reached as base + {0, 1, 2, 3, 4} times the distance of rows.
 _SHARED: Final = 5
-#: How far ahead a tile of few rows asks for its lines of B, which come from beyond the first cache.
-_AHEAD: Final = 2048
+#: How many lines of B ahead a tile of few rows asks for: they come from beyond the first cache.
+_AHEAD: Final = 16
 
 _Key: TypeAlias = tuple[int, int, int]
 
@@ -53,13 +64,29 @@ def most_rows(dtype: str, vectors: int) -> int:
     left = (32 if wide else 16) - 1 - vectors
     if not wide and "fma" not in machine().has:
         left -= 1  # a product needs a register before it is added
-    return max(1, min(24 if wide else 12, left // vectors))
+    return max(1, min(MOST_HEIGHT if wide else MOST_HEIGHT // 2, left // vectors))
 
 
 def tile_heights(dtype: str, vectors: int) -> tuple[int, ...]:
     """Numbers of rows for which there is a tile, highest first."""
     most = most_rows(dtype, vectors)
-    return tuple(sorted({most, *([most // 2] if most > 2 * SMALL else []), *range(1, min(SMALL, most) + 1)})[::-1])
+    return tuple(sorted({most, *([most // 2] if most > 2 * _SMALL else []), *range(1, min(_SMALL, most) + 1)})[::-1])
+
+
+def next_heights(heights: Sequence[int]) -> list[int]:
+    """The height of the next tile for each number of rows that are left, below the highest.
+
+    Args:
+        heights: Of the tiles that exist, highest first, down to 1.
+
+    Returns:
+        :data:`MOST_HEIGHT` numbers: as few tiles as possible, and of those as even ones as possible.
+    """
+    best: list[tuple[int, ...]] = [()]
+    for rows in range(1, heights[0]):
+        ways = [(h, *best[rows - h]) for h in heights if h <= rows]
+        best.append(min(ways, key=lambda way: (len(way), -min(way), -way[0])))
+    return [way[0] if way else 0 for way in best] + [0] * (MOST_HEIGHT - len(best))
 
 
 def vectors_for(dtype: str, columns: int) -> int:
@@ -132,6 +159,7 @@ class _Tile:
         b = self.b
         self.row_steps = {0: "0", 1: "%a_row", **{n: b.mul("%a_row", n) for n in range(2, min(_SHARED, self.rows))}}
         self.line_steps = {0: "0", 1: "%b_row", **{n: b.mul("%b_row", n) for n in range(2, self.sets + 1)}}
+        self.ahead = b.mul("%b_row", _AHEAD)
         shared = {r: b.mul("%a_row", r) for r in range(_SHARED, self.rows, _SHARED)}
         line = b.mul("%run", "%b_row")
         carried = (("ptr", "%a"), ("ptr", "%b"), ("i64", "%add"))
@@ -257,8 +285,9 @@ class _Tile:
     def _prefetch(self, line: str) -> None:
         b = self.b
         b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        far = b.op(f"getelementptr i8, ptr {line}, i64 {self.ahead}")
         for offset in range(0, self.vectors * self.width * self.size, 64):
-            at = b.op(f"getelementptr i8, ptr {line}, i64 {_AHEAD + offset}")
+            at = b.op(f"getelementptr i8, ptr {far}, i64 {offset}")
             b.emit(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 3, i32 1)")
 
     def _element(self, base: str, row: int, step: int) -> str:

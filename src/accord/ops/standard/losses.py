@@ -22,7 +22,7 @@ def _loss(b: Builder, n: Inference, log_probability: ir.Value) -> ir.Value | Non
     """Negative log-probabilities of the targets; None where ranks or dtypes are not known."""
     scores, target, weight = n.tensor(0), required(n, 1), given(n, 2)
     dtype = b.fact(target).dtype
-    if scores.dtype is None or scores.shape is None or dtype is None:
+    if scores.dtype is None or scores.shape is None or dtype not in (ir.DataType.INT32, ir.DataType.INT64):
         return None
     reduction = str(n.attr("reduction", "mean"))
     ignored, safe = None, target

@@ -9,12 +9,12 @@ from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.space import cut, unify
 from accord.backends.cpu.families.table import known
 from accord.backends.view import NodeView
-from accord.expr.lang import Expr, cast
+from accord.expr.lang import Expr, cast, const
 from accord.expr.onnx_ops import ELEMENTWISE, lower
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 
-__all__ = ["elementwise", "quantize", "spread"]
+__all__ = ["dropout", "elementwise", "quantize", "spread"]
 
 _QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Operators that look at the very type of what they are given, not only at its value.
@@ -56,6 +56,22 @@ def _lowered(view: NodeView, terms: list[Term | None], dtype: str) -> Expr | Non
         arguments = [None if t is None else cast(t.expr, t.dtype) for t in terms]
         return lower(op, attributes_of(view), arguments, dtype)
     return lower(op, attributes_of(view), [None if t is None else t.expr for t in terms], wide(dtype))
+
+
+@member("Dropout")
+def dropout(group: Group, view: NodeView) -> Reason | None:
+    """Outside training: the input, and a mask that keeps everything."""
+    x = group.term(view, 0)
+    if isinstance(x, Reason):
+        return x
+    training = view.tensor(2) if view.has(2) else None
+    if training is not None and not (training.is_const and not training.numpy().any()):
+        return Reason("it may be run for training")
+    for j, result in enumerate((x.expr, const(True, "bool"))[: len(view.node.outputs)]):
+        refused = group.define(view, j, result, x.axes) if view.node.outputs[j].name else None
+        if refused is not None:
+            return refused
+    return None
 
 
 @member(*sorted(_QUANTIZE))

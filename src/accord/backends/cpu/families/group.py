@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from accord.backends.cpu.families.space import Axis, Run, is_scaled, leaves, strides_of, unify
 from accord.backends.cpu.families.table import known
-from accord.backends.cpu.loop_code import cost_of
+from accord.backends.cpu.loop_code import LoopCode, cost_of
 from accord.backends.cpu.loops import LoopProgram, Operand, Output, Reduction, Result, loop_phase
 from accord.backends.cpu.nest import magnitude
 from accord.backends.protocol import Array, NativeKernel
@@ -40,6 +40,8 @@ VIEWS: set[tuple[str, str]] = set()
 
 #: Operations from which on it matters how often a value is computed.
 _EXPENSIVE = 8.0
+#: Elements of a row from which on it is better to share its parts between threads than to read it once.
+_LONG_ROW = 65536
 
 
 def wide(dtype: str) -> str:
@@ -302,12 +304,13 @@ class Group:
         first = len(reads)
         targets = range(first, first + len(program.outputs))
         phase, workspace = loop_phase(program, numbers, targets, first + len(program.outputs))
+        assert isinstance(phase.code, LoopCode)
         return NativeKernel(
             name,
             (phase,),
             tuple(reads),
             constants={place[v]: array for v, array in self._substitutes.items() if v in sources},
-            in_place=tuple(self._in_place(program, place, sources)),
+            in_place=tuple(self._in_place(program, phase.code, place, sources)),
             workspace=workspace,
             flops=D.product(program.extents) * max(1, len(self._made)),
         )
@@ -375,18 +378,16 @@ class Group:
         }
 
     def _in_place(
-        self, program: LoopProgram, place: dict[ir.Value | None, int], sources: Sequence[ir.Value]
+        self, program: LoopProgram, code: LoopCode, place: dict[ir.Value | None, int], sources: Sequence[ir.Value]
     ) -> list[tuple[int, int]]:
-        """Outputs that may overwrite an input: each element is read for the last time before it is written."""
-        if program.reductions:
-            return []
-        memory = [o for o in program.operands if o.memory]
+        """Outputs that may overwrite an input."""
+        memory = [(i, v) for i, v in enumerate(program.values) if isinstance(v, Operand) and v.memory]
         pairs = []
         for j, out in enumerate(program.outputs):
-            for v, o in zip(sources, memory, strict=True):
+            for v, (number, o) in zip(sources, memory, strict=True):
                 if v in self._substitutes or sum(v is s for s in sources) > 1:
                     continue
-                if o.dtype == out.expr.dtype and o.access.strides == out.access.strides:
+                if o.dtype == out.expr.dtype and o.access == out.access and code.may_overwrite(j, number):
                     pairs.append((j, place[v]))
         return pairs
 
@@ -401,7 +402,10 @@ class Group:
         if isinstance(space, Reason):
             return space
         axes, reduced = space
-        kept = {id(a) for a in axes[: len(axes) - reduced]}
+        rows, row = (D.known_product([a.extent for a in part]) for part in _parts(axes, reduced))
+        if reduced and rows == 1 and (row is None or row > _LONG_ROW) and any(map(self._is_full, stores)):
+            return Reason("a single row leaves nothing to share between threads")
+        kept = {id(a) for a in _parts(axes, reduced)[0]}
         for r in self._reductions:
             if not kept <= {id(a) for arg in r.args for a in self._walked(arg)}:
                 return Reason("what is reduced would be reduced several times")
@@ -410,6 +414,11 @@ class Group:
             if walked and not kept <= walked and cost_of(t.expr) >= _EXPENSIVE:
                 return Reason("an expensive value would be computed several times")
         return None
+
+    def _is_full(self, store: Store) -> bool:
+        """Whether an output has an element for each one that is reduced."""
+        inside = {id(a) for r in self._reduced for a in leaves(r)}
+        return any(id(a) in inside for run in store.axes for a in leaves(run))
 
     def _walked(self, expr: Expr) -> list[Axis]:
         """The axes along which ``expr`` changes, through reductions too."""
@@ -422,6 +431,12 @@ class Group:
                 else:
                     found.extend(leaf for run in v.axes for leaf in leaves(run))
         return found
+
+
+def _parts(axes: list[Axis], reduced: int) -> tuple[list[Axis], list[Axis]]:
+    """Kept and reduced axes."""
+    kept = len(axes) - reduced
+    return axes[:kept], axes[kept:]
 
 
 def _scale(run: Run, target: Run) -> bool:

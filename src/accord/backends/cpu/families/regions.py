@@ -21,7 +21,7 @@ def arrange_regions(view: NodeView) -> Arrangement:
     return channels_last_arrangement(view)
 
 
-@selects("RoiAlign", "MaxRoiPool")
+@selects("RoiAlign", "MaxRoiPool", epilogue=True)
 def regions(view: NodeView) -> Kernel | Reason:
     """Bins of regions of images; lanes along channels."""
     pooled = view.node.op_type == "MaxRoiPool"

@@ -61,7 +61,7 @@ def arrange_resize(view: NodeView) -> Arrangement:
     return channels_last_arrangement(view)
 
 
-@selects("Resize")
+@selects("Resize", epilogue=True)
 def resize(view: NodeView) -> Kernel | Reason:
     """Resize by known scales or to sizes, along any axes; nearest, linear or cubic, with tables of taps."""
     x, out = view.tensor(0).shape, view.output().shape
@@ -229,7 +229,7 @@ def arrange_grid_sample(view: NodeView) -> Arrangement:
     return channels_last_arrangement(view)
 
 
-@selects("GridSample")
+@selects("GridSample", epilogue=True)
 def grid_sample(view: NodeView) -> Kernel | Reason:
     """Sampling of images with any number of axes at positions of a grid."""
     found, places = known(view.tensor(0), "the input"), known(view.tensor(1), "the grid")

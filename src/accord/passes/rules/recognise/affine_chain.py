@@ -19,7 +19,7 @@ from accord.ir.reason import Reason
 from accord.passes.manager import label
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 
-__all__ = ["AffineBeforeTranspose", "MergeAffine"]
+__all__ = ["MergeAffine"]
 
 Floats = npt.NDArray[np.float64]
 _OPS = ("Mul", "Div", "Add", "Sub", "Neg")
@@ -122,48 +122,3 @@ def _from_contraction(x: ir.Value) -> bool:
     if node is not None and node.op_type == "Transpose" and node.domain == "" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node is not None and node.domain == "" and node.op_type in _CONTRACTIONS | {"Gemm", "MatMul"}
-
-
-class AffineBeforeTranspose(Rule):
-    """Mul, Div, Add or Sub with a constant after the Transpose of a convolution → before the Transpose."""
-
-    name: ClassVar[str] = "affine-before-transpose"
-    level: ClassVar[int] = 2
-    ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops("Mul", "Div", "Add", "Sub")
-
-    def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
-        """A patch with the two nodes exchanged."""
-        for side in (0, 1) if node.op_type in ("Mul", "Add") else (0,):
-            x = node.inputs[side]
-            content = context.constant(node.inputs[1 - side])
-            moved = x.producer() if x is not None else None
-            if content is None or x is None or moved is None or moved.op_type != "Transpose" or moved.domain != "":
-                continue
-            source = moved.inputs[0]
-            maker = source.producer() if source is not None else None
-            rank = context.tensor(x).rank
-            if source is None or maker is None or maker.op_type not in _CONTRACTIONS or rank is None:
-                return None
-            if self._steps_ahead(node, context) > 1:
-                return None  # a chain: it is merged first
-            if context.only_use(x) is not node or context.only_use(source) is not moved:
-                return Reason("the convolution or its Transpose is read by others as well")
-            if context.tensor(x).shape != context.tensor(node.outputs[0]).shape:
-                return Reason("the constant broadcasts the value")
-            perm = list(context.attr(moved, "perm", range(rank)[::-1]))
-            wide = content.reshape([1] * (rank - content.ndim) + list(content.shape))
-            b = context.builder()
-            before = b.const(np.ascontiguousarray(wide.transpose([perm.index(i) for i in range(rank)])))
-            y = b("Transpose", b(node.op_type, source, before), perm=perm)
-            return patch_from(b, node, [y], f"before {label(moved)}")
-        return None
-
-    @staticmethod
-    def _steps_ahead(node: ir.Node, context: RuleContext) -> int:
-        """How many scales and shifts by constants follow ``node``."""
-        count = 0
-        reader = context.only_use(node.outputs[0])
-        while reader is not None and MergeAffine.constant_side(reader, context) is not None:
-            count += 1
-            reader = context.only_use(reader.outputs[0])
-        return count

@@ -35,6 +35,10 @@ class _Walk:
     nodes: list[ir.Node]
 
 
+#: A size that a damaged file declares may be any number; no normalisation has more channels.
+_MOST_CHANNELS = 1 << 20
+
+
 class RecogniseGroupNorm(Rule):
     """Reshape to groups, InstanceNormalization, Reshape back, scale and shift → GroupNormalization."""
 
@@ -49,6 +53,8 @@ class RecogniseGroupNorm(Rule):
         if shape is None or dtype is None or len(shape) < 2 or not isinstance(shape[1], int):
             return None
         channels = shape[1]
+        if channels > _MOST_CHANNELS:
+            return None
         walk = _Walk(np.ones(channels), np.zeros(channels), [])
         inner = self._back(node, walk, shape, context)
         if inner is None:
