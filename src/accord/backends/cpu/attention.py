@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,12 +25,22 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import clear, copy, gather, transpose
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.tile import SMALL, most_rows, tile_heights
+from accord.backends.cpu.tile import MOST_HEIGHT, most_rows
 from accord.expr.lang import Expr, bits, cast, operand
 from accord.expr.math import expand
 from accord.expr.primitives import eq, select
 
-__all__ = ["AREAS", "BLOCK_PANELS", "FEW", "KEY_VECTORS", "AttentionCode", "AttentionWriter", "Mask", "block_rows"]
+__all__ = [
+    "AREAS",
+    "BLOCK_PANELS",
+    "FEW",
+    "KEY_VECTORS",
+    "TILES",
+    "AttentionCode",
+    "AttentionWriter",
+    "Mask",
+    "block_rows",
+]
 
 #: Vectors of keys in a panel.
 KEY_VECTORS = 2
@@ -38,6 +48,8 @@ KEY_VECTORS = 2
 BLOCK_PANELS = 8
 #: Most rows for which keys are read as they are.
 FEW = MOST_COLUMNS
+#: Scores, values, scores of few rows.
+TILES = ("k", "v", "few")
 #: Parts of a thread's scratch memory.
 AREAS = 9
 
@@ -108,24 +120,15 @@ class AttentionCode(KernelCode):
         ``q.b`` ... are strides along images, heads, positions and head size; ``rows`` are the queries of a group,
         ``chunk`` those of a task; ``offset`` is the place of the first query among the keys. Scale and cap are bits of
         the sums' type. ``tile.k``, ``tile.v`` and ``tile.few`` are addresses of tiles; ``few`` says that keys are read
-        as they are, ``direct`` that values are.
+        as they are, ``direct`` that values are; ``turn`` is the address of what transposes keys. ``high.k`` ... are the
+        tiles' greatest heights; behind the parameters named here there is, for each of these tiles, the height of the
+        next one for each number of rows that are left.
         """
         strides = [f"{t}.{a}" for t in ("q", "k", "v", "y") for a in ("o", "b", "h", "l", "d")]
         strides += [f"m.{a}" for a in ("o", "b", "h", "l", "d", "n")] if self.mask is not None else []
         sizes = ["length", "keys", "group", "heads", "rows", "size", "value.size", "chunk", "chunks"]
-        rest = [
-            "scale",
-            "cap",
-            "offset",
-            "left",
-            "right",
-            "valid.step",
-            "tile.k",
-            "tile.v",
-            "tile.few",
-            "few.high",
-            "few",
-        ]
+        rest = ["scale", "cap", "offset", "left", "right", "valid.step", "few", "turn"]
+        rest += [f"{what}.{t}" for what in ("tile", "high") for t in TILES]
         areas = [f"area{i}" for i in range(AREAS - 1)]
         return (*strides, *sizes, *rest, "direct", "shared", "scratch", *areas)
 
@@ -318,7 +321,8 @@ class AttentionWriter:
                 lines = b.min(b.sub(n, j), self.panel)
                 if code.units[1]:
                     pitch = str(self.panel * self.size)
-                    transpose(b, code.sums, code.key, line, p["k.l"], lines, p["size"], target, pitch)
+                    turn = p["turn"]
+                    transpose(b, turn, code.sums, code.key, line, p["k.l"], lines, p["size"], target, pitch)
                     return
                 with b.loop(0, lines) as i, b.loop(0, p["size"]) as d:
                     at = b.add(b.mul(i, p["k.l"]), b.mul(d, p["k.d"]))
@@ -376,7 +380,7 @@ class AttentionWriter:
         with b.loop(0, panels) as panel:
             line = b.address(self.keys, real, b.mul(panel, b.mul(self.pitch, self.panel)))
             sums = b.address(self.scores, real, b.mul(panel, b.mul(self.height, self.panel)))
-            with self._tiles(rows, tile_heights(real, KEY_VECTORS)) as (i, height):
+            with self._tiles(rows, "k") as (i, height):
                 a = b.address(queries, real, b.mul(i, self.pitch))
                 c = b.address(sums, real, b.mul(i, self.panel))
                 self._call(tile, (a, row), (line, step), (p["size"], "1", "0"), c, height, "0")
@@ -390,7 +394,7 @@ class AttentionWriter:
         target = b.op(f"select i1 {single}, ptr {self.scores}, ptr {self.turned}")
         line = b.mul(self.key_row, self.size)
         column = b.mul(self.pitch, self.size)
-        with self._tiles(n, (p["few.high"],)) as (j, height):
+        with self._tiles(n, "few") as (j, height):
             a = b.address(self.key_rows, real, b.mul(j, self.key_row))
             c = b.address(target, real, b.mul(j, rows))
             self._call(tile, (a, line), (queries, column), (p["size"], "1", "0"), c, height, "0")
@@ -414,11 +418,10 @@ class AttentionWriter:
         whole = b.op(f"udiv i64 {lines}, {self.panel}")
         rest = b.sub(lines, b.mul(whole, self.panel))
         sums = b.address(self.sums, real, b.mul(r, self.value_pitch))
-        heights = tile_heights(real, self.code.value_vectors)
         with b.loop(0, self.value_panels) as panel:
             right = b.address(values, real, b.mul(panel, self.value_panel))
             target = b.address(sums, real, b.mul(panel, b.mul(self.height, self.value_panel)))
-            with self._tiles(rows, heights) as (i, height):
+            with self._tiles(rows, "v") as (i, height):
                 a = b.address(self.scores, real, b.mul(i, self.panel))
                 c = b.address(target, real, b.mul(i, self.value_panel))
 
@@ -452,17 +455,16 @@ class AttentionWriter:
         )
 
     @contextmanager
-    def _tiles(self, rows: str, heights: Sequence[int | str]) -> Iterator[tuple[str, str]]:
+    def _tiles(self, rows: str, tile: str) -> Iterator[tuple[str, str]]:
         """``for each tile``: its first row and its height, for which a tile exists."""
         b = self.b
-        high = heights[0]
-        middle = heights[1] if len(heights) > 1 and int(heights[1]) > SMALL else high
+        high = self.p[f"high.{tile}"]
+        table = b.address("%params", "i64", len(self.code.names) + TILES.index(tile) * MOST_HEIGHT)
         height = b.fresh("height")
         with b.loop(0, rows, height) as r:
             left = b.sub(rows, r)
-            half = b.op(f"lshr i64 {b.add(left, 1)}, 1")
-            small = b.op(f"select i1 {b.compare('sgt', left, SMALL)}, i64 {half}, i64 {left}")
-            next_ = b.op(f"select i1 {b.compare('sge', left, middle)}, i64 {middle}, i64 {small}")
+            smaller = b.min(left, b.sub(high, 1))
+            next_ = b.op(f"load i64, ptr {b.address(table, 'i64', smaller)}")
             b.emit(f"{height} = select i1 {b.compare('sge', left, high)}, i64 {high}, i64 {next_}")
             yield r, height
 

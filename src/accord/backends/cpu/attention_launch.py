@@ -8,10 +8,20 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from accord.backends.cpu.attention import AREAS, BLOCK_PANELS, FEW, KEY_VECTORS, AttentionCode, Mask, block_rows
+from accord.backends.cpu.attention import (
+    AREAS,
+    BLOCK_PANELS,
+    FEW,
+    KEY_VECTORS,
+    TILES,
+    AttentionCode,
+    Mask,
+    block_rows,
+)
 from accord.backends.cpu.dot import dot_address, dot_heights, pays
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.tile import most_rows, tile_address
+from accord.backends.cpu.tile import most_rows, next_heights, tile_address, tile_heights
+from accord.backends.cpu.transpose import transpose_address
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir.dims import DimLike
@@ -156,7 +166,7 @@ def attention_phase(
     values["valid.step"] = 0 if features.valid is None else features.valid
     values |= sizes
     values["direct.type"] = int(value.dtype == sums and value.unit)
-    plan = _Plan(code.names, tuple(values), sums, code.value_vectors)
+    plan = _Plan(code.names, tuple(values), sums, key.dtype, code.value_vectors)
     return Phase(code, operands, tuple(values.values()), functools.partial(_launch, plan))
 
 
@@ -167,6 +177,7 @@ class _Plan:
     params: tuple[str, ...]
     names: tuple[str, ...]
     sums: str
+    key: str
     vectors: int
 
 
@@ -188,7 +199,6 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
     width = machine().width(bits(plan.sums))
     areas = _areas(plan.sums, v["size"], v["value.size"], chunk)
     v |= {"group": group, "rows": rows, "chunk": chunk, "chunks": chunks, "few": int(few)}
-    v["few.high"] = dot_heights(plan.sums, rows)[0] if few else 0
     v["tile.k"] = tile_address(plan.sums, KEY_VECTORS)
     v["tile.v"] = tile_address(plan.sums, plan.vectors)
     v["tile.few"] = dot_address(plan.sums, rows) if few else 0
@@ -196,4 +206,9 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
     v["scratch"] = sum(areas)
     v |= {f"area{i}": n for i, n in enumerate(areas[: AREAS - 1])}
     v["direct"] = int(v["direct.type"] and v["value.size"] % (plan.vectors * width) == 0)
-    return Launch(tuple(v[name] for name in plan.params), pairs * chunks)
+    v["turn"] = transpose_address(plan.key, plan.sums, width)
+    heights = [tile_heights(plan.sums, KEY_VECTORS), tile_heights(plan.sums, plan.vectors)]
+    heights.append(dot_heights(plan.sums, rows) if few else (1,))
+    v |= {f"high.{t}": h[0] for t, h in zip(TILES, heights, strict=True)}
+    tables = [n for h in heights for n in next_heights(h)]
+    return Launch((*(v[name] for name in plan.params), *tables), pairs * chunks)
