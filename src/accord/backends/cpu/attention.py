@@ -12,9 +12,8 @@ them as they are. Values are read in place where their rows are whole vectors of
 
 from __future__ import annotations
 
-import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -137,6 +136,24 @@ class AttentionCode(KernelCode):
         return AttentionWriter(self, name).write()
 
 
+class _Parameters:
+    """Parameters by name, loaded where they are used: so many would not stay in registers anyhow."""
+
+    def __init__(self, b: Builder, names: Sequence[str]) -> None:
+        self._b = b
+        self._index = {n: i for i, n in enumerate(names)}
+
+    def __getitem__(self, name: str) -> str:
+        return self._b.param(self._index[name])
+
+
+#: Attributes of the writer that are addresses; the others that functions get are integers.
+_ADDRESSES = frozenset(
+    {"factor", "key_rows", "keys", "mask", "peak", "q", "queries", "row_queries", "row_values", "scores", "source"}
+    | {"sums", "total", "turned", "values", "y"}
+)
+
+
 class AttentionWriter:
     """Operands: queries, keys, values, the mask and the numbers of keys if there are, results, scratch memory."""
 
@@ -153,8 +170,8 @@ class AttentionWriter:
     def write(self) -> str:
         """LLVM text."""
         b, code = self.b, self.code
-        self.p: dict[str, str] = {n: b.param(i) for i, n in enumerate(code.names)}
-        p = self.p
+        p = self.p = _Parameters(b, code.names)
+        self.functions: list[Builder] = []
         operands = [b.operand(i) for i in range(5 + (code.mask is not None) + code.valid)]
         self.q = b.address(operands[0], code.query, p["q.o"])
         self.k = b.address(operands[1], code.key, p["k.o"])
@@ -164,13 +181,34 @@ class AttentionWriter:
         self.y = b.address(operands[-2], code.out, p["y.o"])
         self.few = b.compare("ne", p["few"], 0)
         self.height = b.op(f"select i1 {self.few}, i64 {p['rows']}, i64 {self.rows}")
-        self.value_panels = self._ceildiv(p["value.size"], self.value_panel)
         self._scratch(operands[-1])
         with b.loop("%first", "%last") as task:
             rest, self.chunk = b.divmod(task, p["chunks"])
             self.image, self.head = b.divmod(rest, p["heads"])
             self._task()
-        return b.module()
+        return b.module(*self.functions)
+
+    @contextmanager
+    def _apart(self, name: str, *carried: str) -> Iterator[None]:
+        """Write a function of its own, to which attributes of the writer are handed, and a call of it.
+
+        LLVM spends more than linear time on address arithmetic in deep nests of loops.
+        """
+        outer, parameters = self.b, self.p
+        saved = {n: getattr(self, n) for n in carried}
+        types = ["ptr" if n in _ADDRESSES else "i64" for n in carried]
+        arguments = "".join(f", {t} %in.{n}" for t, n in zip(types, carried, strict=True))
+        self.b = Builder(name, f"ptr %params{arguments}", internal=True)
+        self.p = _Parameters(self.b, self.code.names)
+        for n in carried:
+            setattr(self, n, f"%in.{n}")
+        yield
+        self.functions.append(self.b)
+        self.b, self.p = outer, parameters
+        for n, value in saved.items():
+            setattr(self, n, value)
+        given = "".join(f", {t} {v}" for t, v in zip(types, saved.values(), strict=True))
+        outer.emit(f"call void @{name}(ptr %params{given})")
 
     def _ceildiv(self, a: str, n: int) -> str:
         return self.b.op(f"udiv i64 {self.b.add(a, n - 1)}, {n}")
@@ -179,15 +217,28 @@ class AttentionWriter:
         """Addresses of the thread's own memory; their sizes are parameters."""
         b, p = self.b, self.p
         at = b.address(base, "u8", b.add(p["shared"], b.mul("%thread", b.add(p["shared"], p["scratch"]))))
-        self.pitch = b.mul(self._ceildiv(p["size"], self.width), self.width)
-        self.value_pitch = b.mul(self.value_panels, self.value_panel)
         places: list[str] = []
         for area in range(AREAS):
             places.append(at)
             if area < AREAS - 1:
                 at = b.address(at, "u8", p[f"area{area}"])
-        self.queries, self.sums, peak, total, factor, self.scores, self.turned, self.keys, self.values = places
-        self.states = peak, total, factor
+        self.queries, self.sums, self.peak, self.total, self.factor, self.scores = places[:6]
+        self.turned, self.keys, self.values = places[6:]
+
+    @property
+    def pitch(self) -> str:
+        """Elements from query to query."""
+        return self.b.mul(self._ceildiv(self.p["size"], self.width), self.width)
+
+    @property
+    def value_panels(self) -> str:
+        """Panels of a row of values."""
+        return self._ceildiv(self.p["value.size"], self.value_panel)
+
+    @property
+    def value_pitch(self) -> str:
+        """Elements of these."""
+        return self.b.mul(self.value_panels, self.value_panel)
 
     # a task
 
@@ -204,19 +255,21 @@ class AttentionWriter:
             self.limit = b.max(b.min(self.limit, given), 0)
         if self.code.mask is not None:
             self.limit = b.min(self.limit, p["m.n"])
-        self._start()
+        with self._apart("start", "q", "queries", "sums", "peak", "total", "first", "count", "image", "head"):
+            self._start()
         low, high = self._seen(self.first, self.count)
         begin = b.mul(b.op(f"udiv i64 {b.max(low, 0)}, {self.block}"), self.block)
-        with b.loop(begin, high, self.block) as key:
-            n = b.min(b.sub(p["keys"], key), self.block)
-            self._pack_keys(key, n)
-            values, value_row = self._pack_values(key, n)
-            with b.loop(0, self.count, self.rows) as r:
-                rows = b.min(b.sub(self.count, r), self.rows)
-                low, high = self._seen(b.add(self.first, r), rows)
-                sees = b.op(f"and i1 {b.compare('slt', key, high)}, {b.compare('sgt', b.add(key, n), low)}")
-                b.branch(sees, functools.partial(self._block, r, rows, key, n, high, values, value_row))
-        self._finish()
+        with b.loop(begin, high, self.block) as self.key:
+            self.n = b.min(b.sub(p["keys"], self.key), self.block)
+            self._pack_keys()
+            self._pack_values()
+            with b.loop(0, self.count, self.rows) as self.r:
+                self.block_rows = b.min(b.sub(self.count, self.r), self.rows)
+                low, self.high = self._seen(b.add(self.first, self.r), self.block_rows)
+                reached = b.compare("sgt", b.add(self.key, self.n), low)
+                b.branch(b.op(f"and i1 {b.compare('slt', self.key, self.high)}, {reached}"), self._block)
+        with self._apart("finish", "y", "sums", "total", "height", "first", "count", "image", "head"):
+            self._finish()
 
     def _start(self) -> None:
         """Queries times the scale, without gaps; sums of nothing."""
@@ -231,7 +284,7 @@ class AttentionWriter:
         many = Printer(b, self.width)
         low = "0xFFF0000000000000"
         with b.loop(0, self.count, self.width) as r:
-            for address, number in zip(self.states[:2], (low, "0.0"), strict=True):
+            for address, number in zip((self.peak, self.total), (low, "0.0"), strict=True):
                 many.store(code.sums, many.splat(code.sums, number, self.width), b.address(address, code.sums, r))
 
     def place(self, row: str) -> tuple[str, str]:
@@ -297,111 +350,134 @@ class AttentionWriter:
 
     # keys and values
 
-    def _pack_keys(self, key: str, n: str) -> None:
+    def _pack_keys(self) -> None:
         """Panels of keys; for few rows, rows of keys where they are no rows of the sums' type."""
         b, p, code = self.b, self.p, self.code
         base = b.add(b.mul(self.image, p["k.b"]), b.mul(self.head, p["k.h"]))
-        source = b.address(self.k, code.key, b.add(base, b.mul(key, p["k.l"])))
+        self.source = b.address(self.k, code.key, b.add(base, b.mul(self.key, p["k.l"])))
         as_they_are = code.key == code.sums and code.units[1]
-        self.key_rows = source if as_they_are else self.keys
+        self.key_rows = self.source if as_they_are else self.keys
         self.key_row = p["k.l"] if as_they_are else self.pitch
 
         def rows() -> None:
-            if as_they_are:
-                return
-            with b.loop(0, n) as j:
-                line = b.address(source, code.key, b.mul(j, p["k.l"]))
-                target = b.address(self.keys, code.sums, b.mul(j, self.pitch))
-                self._line(code.key, line, "k", code.units[1], p["size"], target)
+            if not as_they_are:
+                with self._apart("key_rows", "source", "keys", "n"):
+                    self._copied(code.key, "k", code.units[1], "size", self.keys, self.pitch)
 
         def panels() -> None:
-            with b.loop(0, n, self.panel) as j:
-                line = b.address(source, code.key, b.mul(j, p["k.l"]))
-                target = b.address(self.keys, code.sums, b.mul(j, self.pitch))
-                lines = b.min(b.sub(n, j), self.panel)
-                if code.units[1]:
-                    pitch = str(self.panel * self.size)
-                    turn = p["turn"]
-                    transpose(b, turn, code.sums, code.key, line, p["k.l"], lines, p["size"], target, pitch)
-                    return
-                with b.loop(0, lines) as i, b.loop(0, p["size"]) as d:
-                    at = b.add(b.mul(i, p["k.l"]), b.mul(d, p["k.d"]))
-                    value = self._converted(code.key, b.address(line, code.key, at))
-                    place = b.address(target, code.sums, b.add(b.mul(d, self.panel), i))
-                    Printer(b, 1).store(code.sums, value, place)
+            with self._apart("key_panels", "source", "keys", "n"):
+                self._panels()
 
         b.branch(self.few, rows, panels)
+
+    def _copied(self, dtype: str, name: str, unit: bool, size: str, target: str, pitch: str) -> None:
+        """Rows of keys or values in the sums' type, without gaps."""
+        b, p = self.b, self.p
+        with b.loop(0, self.n) as j:
+            line = b.address(self.source, dtype, b.mul(j, p[f"{name}.l"]))
+            place = b.address(target, self.code.sums, b.mul(j, pitch))
+            if unit:
+                copy(b, self.code.sums, dtype, line, p[size], place)
+            else:
+                gather(b, self.code.sums, dtype, line, p[f"{name}.d"], p[size], place)
+
+    def _panels(self) -> None:
+        """Transposed panels of keys."""
+        b, p, code = self.b, self.p, self.code
+        with b.loop(0, self.n, self.panel) as j:
+            line = b.address(self.source, code.key, b.mul(j, p["k.l"]))
+            target = b.address(self.keys, code.sums, b.mul(j, self.pitch))
+            lines = b.min(b.sub(self.n, j), self.panel)
+            if code.units[1]:
+                pitch, turn = str(self.panel * self.size), p["turn"]
+                transpose(b, turn, code.sums, code.key, line, p["k.l"], lines, p["size"], target, pitch)
+            else:
+                self._single_elements(line, lines, target)
+
+    def _single_elements(self, line: str, lines: str, target: str) -> None:
+        b, p, code = self.b, self.p, self.code
+        with b.loop(0, lines) as i, b.loop(0, p["size"]) as d:
+            at = b.add(b.mul(i, p["k.l"]), b.mul(d, p["k.d"]))
+            value = self._converted(code.key, b.address(line, code.key, at))
+            place = b.address(target, code.sums, b.add(b.mul(d, self.panel), i))
+            Printer(b, 1).store(code.sums, value, place)
 
     def _converted(self, dtype: str, address: str) -> str:
         one = Printer(self.b, 1)
         return one.value(expand(cast(operand(0, dtype), self.code.sums)), [one.load(dtype, address)])
 
-    def _line(self, dtype: str, source: str, name: str, unit: bool, length: str, target: str) -> None:
-        """Copy a row of keys or values."""
-        if unit:
-            copy(self.b, self.code.sums, dtype, source, length, target)
-        else:
-            gather(self.b, self.code.sums, dtype, source, self.p[f"{name}.d"], length, target)
-
-    def _pack_values(self, key: str, n: str) -> tuple[str, str]:
-        """Address of the values of a block of keys, and bytes from row to row."""
+    def _pack_values(self) -> None:
+        """Find the values of a block of keys: where they are, or rows of the sums' type."""
         b, p, code = self.b, self.p, self.code
         base = b.add(b.mul(self.image, p["v.b"]), b.mul(self.head, p["v.h"]))
-        source = b.address(self.v, code.value, b.add(base, b.mul(key, p["v.l"])))
-        packed_row = b.mul(self.value_pitch, self.size)
+        self.source = b.address(self.v, code.value, b.add(base, b.mul(self.key, p["v.l"])))
         direct = b.compare("ne", p["direct"], 0)
 
         def pack() -> None:
-            with b.loop(0, n) as j:
-                line = b.address(source, code.value, b.mul(j, p["v.l"]))
-                target = b.address(self.values, code.sums, b.mul(j, self.value_pitch))
-                self._line(code.value, line, "v", code.units[2], p["value.size"], target)
+            with self._apart("value_rows", "source", "values", "n"):
+                self._copied(code.value, "v", code.units[2], "value.size", self.values, self.value_pitch)
 
         b.branch(direct, lambda: None, pack)
-        row = b.op(f"select i1 {direct}, i64 {b.mul(p['v.l'], self.size)}, i64 {packed_row}")
-        return b.op(f"select i1 {direct}, ptr {source}, ptr {self.values}"), row
+        packed, own = b.mul(self.value_pitch, self.size), b.mul(p["v.l"], self.size)
+        self.value_row = b.op(f"select i1 {direct}, i64 {own}, i64 {packed}")
+        self.row_values = b.op(f"select i1 {direct}, ptr {self.source}, ptr {self.values}")
 
     # a block of rows against a block of keys
 
-    def _block(self, r: str, rows: str, key: str, n: str, high: str, values: str, value_row: str) -> None:
+    def _block(self) -> None:
         b, real = self.b, self.code.sums
-        seen = b.min(n, b.sub(high, key))
-        panels = self._ceildiv(seen, self.panel)
-        queries = b.address(self.queries, real, b.mul(r, self.pitch))
-        b.branch(self.few, lambda: self._few_scores(queries, n), lambda: self._scores(queries, rows, panels))
-        SoftmaxRows(self).write(r, rows, key, panels)
-        self._add_values(r, rows, b.min(n, b.mul(panels, self.panel)), values, value_row)
+        self.panels = self._ceildiv(b.min(self.n, b.sub(self.high, self.key)), self.panel)
+        self.row_queries = b.address(self.queries, real, b.mul(self.r, self.pitch))
 
-    def _scores(self, queries: str, rows: str, panels: str) -> None:
+        def few() -> None:
+            with self._apart("few_scores", "row_queries", "key_rows", "key_row", "scores", "turned", "n"):
+                self._few_scores()
+
+        def many() -> None:
+            with self._apart("scores", "row_queries", "keys", "scores", "block_rows", "panels", "height"):
+                self._scores()
+
+        b.branch(self.few, few, many)
+        rows = SoftmaxRows(self)
+        if self.code.mask is None:
+            self.mask = "null"
+        state = ("scores", "peak", "total", "factor", "sums", "block_rows", "panels", "height", "r", "first", "key")
+        with self._apart("softmax", *state, "mask", "image", "head", "here", "limit"):
+            rows.write()
+        self.lines = b.min(self.n, b.mul(self.panels, self.panel))
+        carried = ("scores", "sums", "row_values", "value_row", "block_rows", "lines", "height", "r")
+        with self._apart("add_values", *carried):
+            self._add_values()
+
+    def _scores(self) -> None:
         b, p, real = self.b, self.p, self.code.sums
         tile = b.op(f"inttoptr i64 {p['tile.k']} to ptr")
-        row = b.mul(self.pitch, self.size)
-        step = str(self.panel * self.size)
-        with b.loop(0, panels) as panel:
-            line = b.address(self.keys, real, b.mul(panel, b.mul(self.pitch, self.panel)))
+        pitch, size = self.pitch, p["size"]
+        row, step = b.mul(pitch, self.size), str(self.panel * self.size)
+        with b.loop(0, self.panels) as panel:
+            line = b.address(self.keys, real, b.mul(panel, b.mul(pitch, self.panel)))
             sums = b.address(self.scores, real, b.mul(panel, b.mul(self.height, self.panel)))
-            with self._tiles(rows, "k") as (i, height):
-                a = b.address(queries, real, b.mul(i, self.pitch))
+            with self._tiles(self.block_rows, "k") as (i, height):
+                a = b.address(self.row_queries, real, b.mul(i, pitch))
                 c = b.address(sums, real, b.mul(i, self.panel))
-                self._call(tile, (a, row), (line, step), (p["size"], "1", "0"), c, height, "0")
+                self._call(tile, (a, row), (line, step), (size, "1", "0"), c, height, "0")
 
-    def _few_scores(self, queries: str, n: str) -> None:
+    def _few_scores(self) -> None:
         """Keys are the tile's rows and queries its columns; then the result is turned around."""
         b, p, real = self.b, self.p, self.code.sums
         tile = b.op(f"inttoptr i64 {p['tile.few']} to ptr")
-        rows = p["rows"]
+        rows, size = p["rows"], p["size"]
         single = b.compare("eq", rows, 1)
         target = b.op(f"select i1 {single}, ptr {self.scores}, ptr {self.turned}")
-        line = b.mul(self.key_row, self.size)
-        column = b.mul(self.pitch, self.size)
-        with self._tiles(n, "few") as (j, height):
+        line, column = b.mul(self.key_row, self.size), b.mul(self.pitch, self.size)
+        with self._tiles(self.n, "few") as (j, height):
             a = b.address(self.key_rows, real, b.mul(j, self.key_row))
             c = b.address(target, real, b.mul(j, rows))
-            self._call(tile, (a, line), (queries, column), (p["size"], "1", "0"), c, height, "0")
+            self._call(tile, (a, line), (self.row_queries, column), (size, "1", "0"), c, height, "0")
 
         def turn() -> None:
             one = Printer(b, 1)
-            with b.loop(0, n) as j:
+            with b.loop(0, self.n) as j:
                 panel, lane = b.divmod(j, self.panel)
                 start = b.add(b.mul(panel, b.mul(rows, self.panel)), lane)
                 with b.loop(0, rows) as i:
@@ -410,18 +486,19 @@ class AttentionWriter:
 
         b.branch(single, lambda: None, turn)
 
-    def _add_values(self, r: str, rows: str, lines: str, values: str, value_row: str) -> None:
+    def _add_values(self) -> None:
         """Probabilities times values, added to the sums."""
         b, p, real = self.b, self.p, self.code.sums
         tile = b.op(f"inttoptr i64 {p['tile.v']} to ptr")
         row, segment = str(self.panel * self.size), b.mul(self.height, self.panel * self.size)
-        whole = b.op(f"udiv i64 {lines}, {self.panel}")
-        rest = b.sub(lines, b.mul(whole, self.panel))
-        sums = b.address(self.sums, real, b.mul(r, self.value_pitch))
+        whole = b.op(f"udiv i64 {self.lines}, {self.panel}")
+        rest = b.sub(self.lines, b.mul(whole, self.panel))
+        sums = b.address(self.sums, real, b.mul(self.r, self.value_pitch))
+        value_row = self.value_row
         with b.loop(0, self.value_panels) as panel:
-            right = b.address(values, real, b.mul(panel, self.value_panel))
+            right = b.address(self.row_values, real, b.mul(panel, self.value_panel))
             target = b.address(sums, real, b.mul(panel, b.mul(self.height, self.value_panel)))
-            with self._tiles(rows, "v") as (i, height):
+            with self._tiles(self.block_rows, "v") as (i, height):
                 a = b.address(self.scores, real, b.mul(i, self.panel))
                 c = b.address(target, real, b.mul(i, self.value_panel))
 
@@ -478,7 +555,7 @@ class AttentionWriter:
         expr = expand(cast(operand(0, code.sums) * operand(1, code.sums), code.out))
         inverse = expand(1.0 / select(eq(operand(0, code.sums), 0.0), 1.0, operand(0, code.sums)))
         with b.loop(0, self.count) as r:
-            total = one.load(code.sums, b.address(self.states[1], code.sums, r))
+            total = one.load(code.sums, b.address(self.total, code.sums, r))
             factor = Printer(b, 1).value(inverse, [total])
             block, inside = b.divmod(r, self.rows)
             start = b.mul(b.mul(block, self.rows), self.value_pitch)

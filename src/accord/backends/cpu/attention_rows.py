@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from accord.backends.cpu.llvm import vector
+from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.expr.functions import tables
 from accord.expr.functions.common import horner, ldexp, rint
@@ -30,30 +30,27 @@ class SoftmaxRows:
 
     def __init__(self, owner: AttentionWriter) -> None:
         self.o = owner
-        self.b = owner.b
         self.code = owner.code
         self.real = owner.code.sums
         self.width = owner.width
         self.type = vector(self.real, self.width)
         self.mask_type = vector("bool", self.width)
 
-    def write(self, r: str, rows: str, key: str, panels: str) -> None:
-        """From the scores of ``rows`` rows, the task's ``r``-th and following, to their probabilities.
+    @property
+    def b(self) -> Builder:
+        """Where to write."""
+        return self.o.b
 
-        Args:
-            r: Number of the first row within the task.
-            rows: Rows of the block.
-            key: First key of the block.
-            panels: Panels of keys that hold scores.
-        """
-        b = self.b
-        peak, total, factor = (b.address(s, self.real, r) for s in self.o.states)
-        with b.loop(0, rows) as i:
-            self._raise_peak(i, b.add(self.o.first, b.add(r, i)), key, panels, b.address(factor, self.real, i))
-        self._factors(rows, peak, total, factor)
-        sums = b.address(self.o.sums, self.real, b.mul(r, self.o.value_pitch))
-        with b.loop(0, rows) as i:
-            self._exponentials(i, panels, *(b.address(s, self.real, i) for s in (peak, total)))
+    def write(self) -> None:
+        """From the scores of a block of rows to their probabilities."""
+        b, o = self.b, self.o
+        peak, total, factor = (b.address(s, self.real, o.r) for s in (o.peak, o.total, o.factor))
+        with b.loop(0, o.block_rows) as i:
+            self._raise_peak(i, b.add(o.first, b.add(o.r, i)), b.address(factor, self.real, i))
+        self._factors(o.block_rows, peak, total, factor)
+        sums = b.address(o.sums, self.real, b.mul(o.r, o.value_pitch))
+        with b.loop(0, o.block_rows) as i:
+            self._exponentials(i, *(b.address(s, self.real, i) for s in (peak, total)))
             self._scale_sums(i, sums, b.address(factor, self.real, i))
 
     def _value(self, expr: Expr, *values: str, width: int = 0) -> str:
@@ -80,9 +77,10 @@ class SoftmaxRows:
 
     # maxima
 
-    def _raise_peak(self, i: str, row: str, key: str, panels: str, target: str) -> None:
+    def _raise_peak(self, i: str, row: str, target: str) -> None:
         """Scores with cap and mask, minus infinity where a key is not seen; their maximum goes to ``target``."""
         b, o, code, w = self.b, self.o, self.code, self.width
+        key, panels = o.key, o.panels
         member, position = o.place(row)
         low, high = o.range(position)
         low, high = b.sub(low, key), b.sub(high, key)
@@ -212,7 +210,7 @@ class SoftmaxRows:
             for value, address in ((now, peak), (scale, factor), (scaled, total)):
                 many.store_masked(real, value, b.address(address, real, i), b.min(left, w))
 
-    def _exponentials(self, i: str, panels: str, peak: str, total: str) -> None:
+    def _exponentials(self, i: str, peak: str, total: str) -> None:
         b, w, real = self.b, self.width, self.real
         many, one = Printer(b, w), Printer(b, 1)
         x = operand(0, real)
@@ -226,7 +224,9 @@ class SoftmaxRows:
             Printer(b, w).store(real, p, at)
             return [b.op(f"fadd {self.type} {carried[0]}, {p}")]
 
-        (sums,) = self._over_panels(i, "0", panels, ((self.type, "zeroinitializer" if w > 1 else "0.0"),), element)
+        (sums,) = self._over_panels(
+            i, "0", self.o.panels, ((self.type, "zeroinitializer" if w > 1 else "0.0"),), element
+        )
         name = f"@llvm.vector.reduce.fadd.v{w}{real}"
         scalar = vector(real, 1)
         b.declare(f"declare {scalar} {name}({scalar}, {self.type})")
