@@ -64,7 +64,7 @@ class Mask:
 
     Attributes:
         dtype: "bool": whether a key is seen; a float is added to the scores.
-        step: Its stride along keys: "1", "0" or "s".
+        step: Its stride along keys: "1" or "s".
     """
 
     dtype: str

@@ -45,6 +45,7 @@ class SoftmaxRows:
         """From the scores of a block of rows to their probabilities."""
         b, o = self.b, self.o
         peak, total, factor = (b.address(s, self.real, o.r) for s in (o.peak, o.total, o.factor))
+        self._prepare()
         with b.loop(0, o.block_rows) as i:
             self._raise_peak(i, b.add(o.first, b.add(o.r, i)), b.address(factor, self.real, i))
         self._factors(o.block_rows, peak, total, factor)
@@ -77,51 +78,66 @@ class SoftmaxRows:
 
     # maxima
 
+    def _prepare(self) -> None:
+        """What is the same for all rows."""
+        b, o, code = self.b, self.o, self.code
+        many = Printer(b, self.width)
+        self.lowest = many.splat(self.real, _LOWEST, self.width)
+        if code.softcap:
+            self.cap = many.splat(self.real, o.real("cap"), self.width)
+        if code.mask is not None:
+            names = ("group", "m.b", "m.h", "m.l", "m.d", "m.n")
+            self.group, image, self.mask_head, self.mask_row, self.mask_step, self.mask_keys = (o.p[n] for n in names)
+            start = b.add(b.mul(o.image, image), b.mul(o.key, self.mask_step))
+            self.mask = b.address(o.mask, code.mask.dtype, start)
+
     def _raise_peak(self, i: str, row: str, target: str) -> None:
         """Scores with cap and mask, minus infinity where a key is not seen; their maximum goes to ``target``."""
-        b, o, code, w = self.b, self.o, self.code, self.width
-        key, panels = o.key, o.panels
+        b, o, code = self.b, self.o, self.code
         member, position = o.place(row)
-        low, high = o.range(position)
-        low, high = b.sub(low, key), b.sub(high, key)
-        many = Printer(b, w)
+        low, high = (b.sub(bound, o.key) for bound in o.range(position))
         mask = ""
         if code.mask is not None:
-            head = b.add(b.mul(o.head, o.p["group"]), member)
-            at = b.add(b.mul(o.image, o.p["m.b"]), b.mul(head, o.p["m.h"]))
-            at = b.add(at, b.mul(position, o.p["m.l"]))
-            mask = b.address(o.mask, code.mask.dtype, b.add(at, b.mul(key, o.p["m.d"])))
+            head = b.add(b.mul(o.head, self.group), member)
+            at = b.add(b.mul(head, self.mask_head), b.mul(position, self.mask_row))
+            mask = b.address(self.mask, code.mask.dtype, at)
 
-        def element(at: str, j: str, carried: list[str]) -> list[str]:
-            printer = Printer(b, w)
-            x = printer.load(self.real, at)
-            if code.softcap:
-                cap = printer.splat(self.real, o.real("cap"), w)
-                s, c = operand(0, self.real), operand(1, self.real)
-                x = self._value(call("tanh", s * math.log(2) / c) * (c * math.log2(math.e)), x, cap)
-            if code.mask is not None:
-                x = self._masked(x, mask, j, b.sub(o.p["m.n"], b.add(key, j)))
+        def seen(at: str, j: str, carried: list[str]) -> list[str]:
+            """Of a panel that is seen as a whole, but for the mask."""
+            x = Printer(b, self.width).load(self.real, at)
+            if code.softcap or code.mask is not None:
+                x = self._scored(x, mask, j, None)
+                Printer(b, self.width).store(self.real, x, at)
+            return [self._larger(carried[0], x)]
+
+        def edge(at: str, j: str, carried: list[str]) -> list[str]:
+            x = Printer(b, self.width).load(self.real, at)
+            x = self._scored(x, mask, j, b.sub(high, j))
             inside = self._lanes_below(b.sub(high, j))
             if code.left:
                 below = self._lanes_below(b.sub(low, j))
-                inside = b.op(f"and {self.mask_type} {inside}, {b.op(f'xor {self.mask_type} {below}, {_all(w)}')}")
-            lowest = printer.splat(self.real, _LOWEST, w)
-            x = b.op(f"select {self.mask_type} {inside}, {self.type} {x}, {self.type} {lowest}")
-            printer.store(self.real, x, at)
+                inside = b.op(f"and {self.mask_type} {inside}, {b.op(f'xor {self.mask_type} {below}, {self._all}')}")
+            x = b.op(f"select {self.mask_type} {inside}, {self.type} {x}, {self.type} {self.lowest}")
+            Printer(b, self.width).store(self.real, x, at)
             return [self._larger(carried[0], x)]
 
-        def plain(at: str, j: str, carried: list[str]) -> list[str]:
-            """Of a panel that is seen as a whole."""
-            del j
-            return [self._larger(carried[0], Printer(b, w).load(self.real, at))]
-
-        best = many.splat(self.real, _LOWEST, w)
-        whole = "0"
-        if not (code.softcap or code.left or code.mask is not None):
-            whole = b.min(panels, b.op(f"sdiv i64 {b.max(high, 0)}, {o.panel}"))
-            (best,) = self._over_panels(i, "0", whole, ((self.type, best),), plain)
-        (best,) = self._over_panels(i, whole, panels, ((self.type, best),), element)
+        best, whole = self.lowest, "0"
+        if not code.left:
+            whole = b.min(o.panels, b.op(f"sdiv i64 {b.max(high, 0)}, {o.panel}"))
+            (best,) = self._over_panels(i, "0", whole, ((self.type, best),), seen)
+        (best,) = self._over_panels(i, whole, o.panels, ((self.type, best),), edge)
         Printer(b, 1).store(self.real, self._largest(best), target)
+
+    def _scored(self, x: str, mask: str, j: str, count: str | None) -> str:
+        """Scores with cap and mask; of ``count`` elements where that is given, what is after them is no matter."""
+        if self.code.softcap:
+            s, c = operand(0, self.real), operand(1, self.real)
+            x = self._value(call("tanh", s * math.log(2) / c) * (c * math.log2(math.e)), x, self.cap)
+        return x if self.code.mask is None else self._masked(x, mask, j, count)
+
+    @property
+    def _all(self) -> str:
+        return "true" if self.width == 1 else "splat (i1 true)"
 
     def _larger(self, a: str, x: str) -> str:
         """The larger of two vectors, element by element."""
@@ -136,18 +152,16 @@ class SoftmaxRows:
         spread = Printer(b, w).splat("i32", bounded, w)
         return b.op(f"icmp slt {vector('i32', w)} <{lanes}>, {spread}")
 
-    def _masked(self, x: str, mask: str, j: str, left: str) -> str:
-        """Scores with the mask, of which ``left`` elements are left from here on; what is after them is no matter."""
+    def _masked(self, x: str, mask: str, j: str, count: str | None) -> str:
         b, w, kind = self.b, self.width, self.code.mask
         assert kind is not None
         printer = Printer(b, w)
-        count = b.max(b.min(left, w), 0)
-        if kind.step == "1":
-            m = printer.load_masked(kind.dtype, b.address(mask, kind.dtype, j), count)
-        elif kind.step == "0":
-            m = printer.splat(kind.dtype, Printer(b, 1).load(kind.dtype, mask), w)
-        else:
+        if kind.step != "1":
             m = self._gathered(kind.dtype, mask, j, count)
+        elif count is None:
+            m = printer.load(kind.dtype, b.address(mask, kind.dtype, j))
+        else:
+            m = printer.load_masked(kind.dtype, b.address(mask, kind.dtype, j), b.max(b.min(count, w), 0))
         score = operand(0, self.real)
         if kind.dtype == "bool":
             return self._value(select(operand(1, "bool"), score, float("-inf")), x, m)
@@ -155,21 +169,19 @@ class SoftmaxRows:
         total = fma(added, math.log2(math.e), score)
         return self._value(select(eq(added, float("-inf")), float("-inf"), total), x, m)
 
-    def _gathered(self, dtype: str, mask: str, j: str, count: str) -> str:
-        """Elements of a mask that lie apart; those past its end are not read."""
+    def _gathered(self, dtype: str, mask: str, j: str, count: str | None) -> str:
+        """Elements of a mask that lie apart; the row's first one in the place of those after the ``count``-th."""
         b, w = self.b, self.width
         memory = "u8" if dtype == "bool" else dtype
         type_ = vector(memory, w)
-        one = Printer(b, 1)
-        last = b.max(b.sub(count, 1), 0)
         x = "poison"
         for k in range(w):
-            at = b.mul(b.add(j, b.min(last, k)), self.o.p["m.d"])
-            # with nothing left, the row's first element stands in
-            at = b.op(f"select i1 {b.compare('sgt', count, 0)}, i64 {at}, i64 0")
-            element = one.load(memory, b.address(mask, memory, at))
-            x = b.op(f"insertelement {type_} {x}, {vector(memory, 1)} {element}, i64 {k}")
-        return b.op(f"icmp ne {type_} {x}, zeroinitializer") if dtype == "bool" else x
+            at = b.mul(b.add(j, k), self.mask_step)
+            if count is not None:
+                at = b.op(f"select i1 {b.compare('sgt', count, k)}, i64 {at}, i64 0")
+            element = Printer(b, 1).load(memory, b.address(mask, memory, at))
+            x = b.op(f"insertelement {type_} {x}, {vector(memory, 1)} {element}, i64 {k}") if w > 1 else element
+        return b.op(f"icmp ne {type_} {x}, {'zeroinitializer' if w > 1 else '0'}") if dtype == "bool" else x
 
     def _largest(self, x: str) -> str:
         """The largest element."""
@@ -257,7 +269,3 @@ def _power(x: Expr) -> Expr:
     limited = max_(-151.0 if x.dtype == "f32" else -1076.0, x)
     n = rint(limited)
     return ldexp(horner(limited - n, (1.0, *tables.EXP2[x.dtype])), n)
-
-
-def _all(width: int) -> str:
-    return "true" if width == 1 else "splat (i1 true)"
