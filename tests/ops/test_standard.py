@@ -213,3 +213,24 @@ def test_determinant(more, size, dtype, seed):
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_binarizer(dtype):
     check("Binarizer", [np.arange(-3, 4).astype(dtype)], domain="ai.onnx.ml", threshold=0.5)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("kind", ["plain", "bool", "float", "past", "valid"])
+def test_attention_whose_scores_are_wanted(mode, dtype, kind):
+    rng = np.random.default_rng(mode)
+    q, k, v = (rng.standard_normal((2, n, 5, 8)).astype(dtype) for n in (4, 2, 2))
+    inputs = [q, k, v, None, None, None, None]
+    if kind == "bool":
+        inputs[3] = rng.random((2, 4, 5, 4)) < 0.6
+    elif kind == "float":
+        inputs[3] = np.where(rng.random((5, 5)) < 0.3, -np.inf, rng.standard_normal((5, 5))).astype(dtype)
+    elif kind == "past":
+        inputs[4:6] = [rng.standard_normal((2, 2, 3, 8)).astype(dtype) for _ in range(2)]
+    elif kind == "valid":
+        inputs[6] = np.array([5, 3])
+    while inputs[-1] is None:
+        inputs.pop()
+    attributes = {"qk_matmul_output_mode": mode, "is_causal": mode % 2, "softcap": 2.0 if mode else 0.0}
+    check("Attention", inputs, 4, rtol=6e-3 if dtype == "float16" else 1e-5, **attributes)

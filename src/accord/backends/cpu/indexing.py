@@ -62,6 +62,7 @@ class IndexedCode(KernelCode):
         line: Of the line's elements; another one only where a scatter joins.
         scatter: The line is written to the other operand; if not, read from it.
         join: Of a scatter: expression of the element in place (operand 0) and the line's (operand 1); None replaces.
+        wraps: Negative indices count from the end. If not, they are refused.
     """
 
     kinds: tuple[str, str, str]
@@ -72,6 +73,7 @@ class IndexedCode(KernelCode):
     line: str
     scatter: bool
     join: Expr | None = None
+    wraps: bool = True
     checks = True
 
     @property
@@ -79,7 +81,7 @@ class IndexedCode(KernelCode):
         """Name by content."""
         join = "" if self.join is None else self.join.key
         types = f"{self.index};{self.dtype};{self.line}"
-        text = f"{self.kinds};{self.sequential};{self.depth};{types};{self.scatter};{join}"
+        text = f"{self.kinds};{self.sequential};{self.depth};{types};{self.scatter};{self.wraps};{join}"
         return "indexed_" + hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @property
@@ -192,7 +194,9 @@ class _Writer:
             i = b.op(f"load {scalar(self.code.index)}, ptr {address}")
             if self.code.index != "i64":
                 i = b.op(f"sext {scalar(self.code.index)} {i} to i64")
-            wrapped = b.op(f"select i1 {b.compare('slt', i, 0)}, i64 {b.add(i, size)}, i64 {i}")
+            wrapped = i
+            if self.code.wraps:
+                wrapped = b.op(f"select i1 {b.compare('slt', i, 0)}, i64 {b.add(i, size)}, i64 {i}")
             inside = b.op(f"and i1 {inside}, {b.compare('ult', wrapped, size)}")
             place = b.op(
                 f"getelementptr {_unit(self.code.dtype)}, ptr {place}, i64 {b.op(f'mul i64 {wrapped}, {stride}')}"
@@ -288,6 +292,7 @@ def indexed_phase(
     index_dtype: str,
     scatter: bool = False,
     join: Expr | None = None,
+    wraps: bool = True,
     sequential: Collection[int] = (),
     limits: Sequence[tuple[DimLike, DimLike]] = (),
     operands: tuple[int, int, int],
@@ -306,6 +311,7 @@ def indexed_phase(
         index_dtype: "i32" or "i64".
         scatter: Write the line to its places; if not, read it from there.
         join: See :class:`IndexedCode`.
+        wraps: See :class:`IndexedCode`.
         sequential: Axes along which several elements may meet in one place.
         limits: Pairs (size, bound): where a size is greater than its bound the data is refused as a whole.
         operands: Which of the kernel's operands are line, index and the other one.
@@ -335,6 +341,7 @@ def indexed_phase(
         line_dtype or dtype,
         scatter,
         join,
+        wraps,
     )
     launch = functools.partial(_launch, len(extents), len(ordered), in_order, len(limits))
     return Phase(code, operands, (*dims, *(d for pair in limits for d in pair)), launch)

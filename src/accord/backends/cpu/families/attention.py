@@ -1,0 +1,278 @@
+"""Attention in blocks, after keys and values of the past were joined to the new ones; linear attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from accord.backends.cpu.attention_launch import Features, Heads, attention_phase, attention_workspace
+from accord.backends.cpu.families.table import arranges, known, output_operands, selects
+from accord.backends.cpu.linear_attention import (
+    LinearAttentionCode,
+    linear_attention_phase,
+    linear_attention_workspace,
+)
+from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
+from accord.backends.view import NodeView
+from accord.expr.lang import FLOATS, bits, operand
+from accord.ir import dims as D
+from accord.ir.dims import DimLike, Shape
+from accord.ir.reason import Reason
+from accord.ir.strides import Access, broadcast_access, contiguous
+
+__all__ = ["attention", "linear_attention"]
+
+_QUERY, _KEY, _VALUE, _MASK, _PAST_KEY, _PAST_VALUE, _VALID = range(7)
+
+
+@arranges("LinearAttention")
+def without_gaps(view: NodeView) -> Arrangement:
+    """All operands are row-major."""
+    del view
+    return Arrangement()
+
+
+@arranges("Attention")
+def any_strides(view: NodeView) -> Arrangement:
+    """Operands are walked as they lie."""
+    del view
+    return Arrangement(strided=True)
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """Images, heads, positions, head size; how they lie, and the element type."""
+
+    shape: Shape
+    access: Access
+    dtype: str
+
+
+def _heads(shape: Shape, access: Access, dtype: str, heads: DimLike) -> _Tensor:
+    """A tensor of rank 4, or one of rank 3 whose last axis holds all heads."""
+    if len(shape) == 4:
+        return _Tensor(shape, access, dtype)
+    size = D.floordiv(shape[2], heads)
+    image, position, step = access.strides
+    return _Tensor(
+        (shape[0], heads, shape[1], size), Access((image, size * step, position, step), access.offset), dtype
+    )
+
+
+def _input(view: NodeView, index: int, heads: str) -> _Tensor | Reason:
+    found = known(view.tensor(index), f"input {index}")
+    if isinstance(found, Reason):
+        return found
+    shape, dtype = found
+    if dtype not in FLOATS or len(shape) not in (3, 4):
+        return Reason("only floats of rank 3 or 4")
+    count = int(view.attr(heads, 0) or 0)
+    if len(shape) == 3 and count <= 0:
+        return Reason(f"{heads} is missing")
+    return _heads(shape, view.access(index), dtype, count)
+
+
+@selects("Attention")
+def attention(view: NodeView) -> Kernel | Reason:
+    """The scores themselves are no result of this kernel."""
+    tensors = [
+        _input(view, i, name) for i, name in ((_QUERY, "q_num_heads"), (_KEY, "kv_num_heads"), (_VALUE, "kv_num_heads"))
+    ]
+    for t in tensors:
+        if isinstance(t, Reason):
+            return t
+    q, k, v = (t for t in tensors if isinstance(t, _Tensor))
+    numbers = output_operands(view.node, 0)
+    if len(numbers) > 3 and numbers[3] >= 0:
+        return Reason("the scores are wanted as well")
+    out = known(view.output(), "the output")
+    if isinstance(out, Reason):
+        return out
+    size, value_size = q.shape[3], v.shape[3]
+    if not isinstance(size, int) or not isinstance(value_size, int) or not size:
+        return Reason("head sizes are only known at run time")
+    features = _features(view, q, k)
+    if isinstance(features, Reason):
+        return features
+    return _Kernel(view, q, k, v, features).make(out[0], out[1], size, value_size)
+
+
+def _features(view: NodeView, q: _Tensor, k: _Tensor) -> Features | Reason:
+    size = q.shape[3]
+    assert isinstance(size, int)
+    given = view.attr("scale")
+    scale = 1 / math.sqrt(size) if given is None else float(given)
+    offset: DimLike = 0
+    if view.has(_PAST_KEY):
+        past = view.tensor(_PAST_KEY).shape
+        if past is None:
+            return Reason("the rank of the past is not known")
+        offset = past[2]
+    valid: DimLike | None = None
+    if view.has(_VALID):
+        counts = known(view.tensor(_VALID), "the numbers of keys")
+        if isinstance(counts, Reason) or counts[1] != "i64":
+            return Reason("numbers of keys are int64")
+        valid = view.access(_VALID).strides[0]
+        if view.access(_VALID).offset != 0:
+            return Reason("the numbers of keys are part of a larger tensor")
+    mask = None
+    mask_keys: DimLike = 0
+    if view.has(_MASK):
+        found = known(view.tensor(_MASK), "the mask")
+        if isinstance(found, Reason):
+            return found
+        shape, dtype = found
+        if not 1 <= len(shape) <= 4 or (dtype != "bool" and dtype not in FLOATS):
+            return Reason("the mask is neither bool nor float, or of another rank than 1 to 4")
+        mask_keys = shape[-1]
+        over = (*q.shape[:3], mask_keys)
+        mask = Heads(dtype, broadcast_access(shape, over, view.access(_MASK)))
+    return Features(
+        scale,
+        float(view.attr("softcap", 0.0) or 0.0),
+        bool(view.attr("is_causal", 0)),
+        _window(view, "left_window_size"),
+        _window(view, "right_window_size"),
+        offset,
+        valid,
+        mask,
+        mask_keys,
+    )
+
+
+def _window(view: NodeView, name: str) -> int:
+    size = view.attr(name)
+    return -1 if size is None else int(size)
+
+
+class _Kernel:
+    """Puts the phases together. Operands: inputs in ``reads``, named outputs, workspace."""
+
+    def __init__(self, view: NodeView, q: _Tensor, k: _Tensor, v: _Tensor, features: Features) -> None:
+        self.view = view
+        self.q, self.k, self.v = q, k, v
+        self.features = features
+        self.reads = [i for i in range(_VALID + 1) if view.has(i)]
+        self.numbers = output_operands(view.node, len(self.reads))
+        self.workspace = len(self.reads) + sum(n >= 0 for n in self.numbers)
+        self.phases: list[Phase] = []
+        self.shared: DimLike = 0
+
+    def make(self, shape: Shape, dtype: str, size: int, value_size: int) -> Kernel | Reason:
+        """The kernel."""
+        q = self.q
+        key, key_operand = self._joined(self.k, _PAST_KEY, _KEY, 1)
+        value, value_operand = self._joined(self.v, _PAST_VALUE, _VALUE, 2)
+        y = _heads(shape, self.view.output_access(), dtype, q.shape[1])
+        sums = "f64" if q.dtype == "f64" else "f32"
+        sizes: dict[str, DimLike] = {
+            "images": q.shape[0],
+            "heads": q.shape[1],
+            "groups": key.shape[1],
+            "length": q.shape[2],
+            "keys": key.shape[2],
+            "size": size,
+            "value.size": value_size,
+        }
+        operands = [self.reads.index(_QUERY), key_operand, value_operand]
+        operands += [self.reads.index(i) for i in (_MASK, _VALID) if self.view.has(i)]
+        phase = attention_phase(
+            Heads(q.dtype, q.access),
+            Heads(key.dtype, key.access),
+            Heads(value.dtype, value.access),
+            Heads(y.dtype, y.access),
+            sizes,
+            self.features,
+            value_size,
+            shared=self.shared,
+            operands=(*operands, self.numbers[0], self.workspace),
+        )
+        rows = D.floordiv(q.shape[1], key.shape[1]) * q.shape[2]
+        scratch = attention_workspace(sums, size, value_size, rows)
+        return NativeKernel(
+            f"attention {q.dtype}",
+            (*self.phases, phase),
+            tuple(self.reads),
+            workspace=self.shared + scratch,
+            flops=2 * D.product((q.shape[0], q.shape[1], q.shape[2], key.shape[2], size + value_size)),
+        )
+
+    def _joined(self, new: _Tensor, past: int, own: int, output: int) -> tuple[_Tensor, int]:
+        """Keys or values of the past and new ones in one tensor, and its operand number."""
+        view = self.view
+        number = self.numbers[output] if output < len(self.numbers) else -1
+        if number < 0 and not view.has(past):
+            return new, self.reads.index(own)
+        before: DimLike = 0
+        if view.has(past):
+            shape = view.tensor(past).shape
+            assert shape is not None
+            before = shape[2]
+        whole: Shape = (new.shape[0], new.shape[1], before + new.shape[2], new.shape[3])
+        if number >= 0:
+            access = view.output_access(output)
+        else:  # at the start of the workspace, whole cache lines
+            number, item = self.workspace, bits(new.dtype) // 8
+            access = Access(contiguous(whole), D.floordiv(self.shared, item))
+            self.shared = self.shared + D.ceildiv(D.product(whole) * item, 64) * 64
+        if view.has(past):
+            inside = (*whole[:2], before, whole[3])
+            self._move(inside, new.dtype, view.access(past), access, (self.reads.index(past), number))
+        place = Access(access.strides, access.offset + before * access.strides[2])
+        self._move(new.shape, new.dtype, new.access, place, (self.reads.index(own), number))
+        return _Tensor(whole, access, new.dtype), number
+
+    def _move(self, extents: Shape, dtype: str, source: Access, target: Access, operands: tuple[int, int]) -> None:
+        word = f"u{bits(dtype)}"
+        self.phases.append(pointwise_phase(extents, [(word, source)], [(word, target)], [operand(0, word)], operands))
+
+
+_RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
+
+
+@selects("LinearAttention")
+def linear_attention(view: NodeView) -> Kernel | Reason:
+    """All steps of a recurrence over a matrix state."""
+    shapes: dict[int, Shape] = {}
+    dtypes: dict[int, str] = {}
+    for i in range(6):
+        if view.has(i):
+            found = known(view.tensor(i), f"input {i}")
+            if isinstance(found, Reason):
+                return found
+            shapes[i], dtypes[i] = found
+            if found[1] not in FLOATS:
+                return Reason("only floats")
+    decay, delta = _RULES[str(view.attr("update_rule", "gated_delta"))]
+    if (4 in shapes) != decay or (5 in shapes) != delta:
+        return Reason("the rule and the inputs do not fit each other")
+    heads, queries = int(view.attr("kv_num_heads")), int(view.attr("q_num_heads"))
+    size = D.floordiv(shapes[0][2], queries)
+    scale = float(view.attr("scale", 0.0) or 0.0)
+    if not scale and not isinstance(size, int):
+        return Reason("the head size is only known at run time")
+    numbers = output_operands(view.node, len(shapes))
+    kept = len(numbers) > 1 and numbers[1] >= 0
+    code = LinearAttentionCode(dtypes[0], dtypes.get(3, dtypes[0]), 3 in shapes, decay, delta, kept)
+    sizes: dict[str, DimLike] = {
+        "images": shapes[0][0],
+        "steps": shapes[0][1],
+        "heads": heads,
+        "group": queries // heads,
+        "size": size,
+        "value.size": D.floordiv(shapes[2][2], heads),
+        "decays": shapes[4][2] if decay else 0,
+        "betas": shapes[5][2] if delta else 0,
+    }
+    reads = tuple(shapes)
+    results = [n for n in numbers[:2] if n >= 0]
+    if numbers[0] < 0:
+        return Reason("only its state is wanted")
+    factor = scale or 1 / math.sqrt(int(str(size)))
+    operands = (*range(len(reads)), *results, len(reads) + len(results))
+    phase = linear_attention_phase(code, sizes, factor, operands)
+    return NativeKernel(
+        f"linear attention {dtypes[0]}", (phase,), reads, workspace=linear_attention_workspace(sizes["size"])
+    )
