@@ -158,6 +158,8 @@ class _Writer:
             points = const(regions.samples, "f64") if regions.samples else max_(call("ceil", _X), 0.0)
             sides.append((low, size, self._value(points, size)))
         valid = b.compare("ult", number, self.images)
+        for length in (self.height, self.length):  # an empty image has nothing to sample
+            valid = b.op(f"and i1 {valid}, {b.compare('sgt', length, 0)}")
         for _, size, count in sides:  # not true of NaN
             most = const(_MOST, "f64")
             good = self._value(lt(_X, most) & lt(abs_(_Y), most * _MOST), count, size)
