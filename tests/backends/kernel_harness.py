@@ -81,9 +81,10 @@ def view_of(proto: onnx.ModelProto, arrays: Mapping[str, Array] | None = None) -
 
 def check_untouched(array: Array) -> None:
     """Fail if something was written beside the elements of an array that :func:`empty_like` made."""
-    memory = array.base
+    memory = array
     while memory.base is not None:
         memory = memory.base
+    memory = memory.reshape(-1)
     beside = np.ones(memory.shape, bool)
     start = (array.ctypes.data - memory.ctypes.data) // array.itemsize
     own = np.lib.stride_tricks.as_strided(

@@ -254,6 +254,9 @@ def test_generators():
                 {"x": x},
                 env={"b": 3, "c": 18},
             )
+    for k in (-1, 0, 4):
+        eye = model([node("EyeLike", ["x"], ["y"], k=k, dtype=7)], {"x": (F32, [5, 19])}, ["y"])
+        check(eye, {"x": values((5, 19))})
     for axis in (0, 1, -1):
         for dtype in (np.int64, np.int32, np.float32):
             index = np.array([[0, 3, -1, 7], [2, -4, 5, -9]], dtype)
@@ -460,8 +463,8 @@ def test_in_place_only_where_elements_stay():
         node("Div", ["e", "s"], ["d"]),
         node("Mul", ["d", "x"], ["y"]),
     ]
-    late = Graph(model(nodes, {"x": (F32, [3, 50])}, ["y"], {"a": np.array([1])}))
-    assert late.run({"x": values((3, 50))}, {})[0].in_place == ()
+    late = Graph(model(nodes, {"x": (F32, [3, 500])}, ["y"], {"a": np.array([1])}))
+    assert late.run({"x": values((3, 500))}, {})[0].in_place == ()
 
 
 @SETTINGS

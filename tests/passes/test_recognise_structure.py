@@ -18,66 +18,6 @@ def rand(*shape, dtype=F):
 # Einsum
 
 
-@pytest.mark.parametrize(
-    ("equation", "left"),
-    [
-        ("ab,bc->ac", ["MatMul"]),
-        ("ab,cb->ac", ["Transpose", "MatMul"]),
-        ("abc,cd->abd", ["MatMul"]),
-        ("abc,abd->acd", ["Transpose", "MatMul"]),
-        ("bhqd,bhkd->bhqk", ["Transpose", "MatMul"]),
-        ("aecd,abcd->acbe", ["Transpose", "Transpose", "MatMul"]),
-        ("acbe,aecd->abcd", ["Transpose", "MatMul", "Transpose"]),
-        ("ab,bc->ca", ["Transpose", "Transpose", "MatMul"]),
-        ("abcd,cde->abe", ["Reshape", "Reshape", "MatMul"]),
-        ("abc,cde->abde", ["Reshape", "MatMul", "Reshape"]),
-    ],
-)
-def test_einsum(equation, left):
-    sizes = dict(zip("abcdehqk", [2, 3, 4, 5, 6, 3, 4, 5], strict=True))
-    inputs, _ = equation.split("->")
-    a, b = inputs.split(",")
-    g = G(13)
-    y = g("Einsum", "x", "y", equation=equation)
-    shapes = {"x": [sizes[i] for i in a], "y": [sizes[i] for i in b]}
-    becomes(g.model(shapes, y), {k: rand(*v) for k, v in shapes.items()}, left)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_any_einsum(data):
-    kinds = {i: data.draw(st.sampled_from(["batch", "left", "right", "inner"])) for i in "abcde"}
-    sizes = {i: data.draw(st.integers(1, 4)) for i in "abcde"}
-    shuffled = lambda s: "".join(data.draw(st.permutations(s)))  # noqa: E731
-    first = shuffled([i for i, k in kinds.items() if k != "right"])
-    second = shuffled([i for i, k in kinds.items() if k != "left"])
-    result = shuffled([i for i, k in kinds.items() if k != "inner"])
-    if not first or not second:
-        return
-    g = G(13)
-    y = g("Einsum", "x", "y", equation=f"{first},{second}->{result}")
-    shapes = {"x": [sizes[i] for i in first], "y": [sizes[i] for i in second]}
-    proto = g.model(shapes, y)
-    m = compiled(proto)
-    assert ("Einsum" not in ops(m)) == ("inner" in kinds.values()), reasons(m)
-    same(proto, {k: rand(*v) for k, v in shapes.items()}, m)
-
-
-@pytest.mark.parametrize(
-    ("equation", "why"),
-    [("ab,ab->a", None), ("aab,bc->ac", "twice"), ("ab,cd->acbd", "nothing is summed"), ("abd,bc->ac", "d is summed")],
-)
-def test_other_einsums_stay(equation, why):
-    g = G(13)
-    shapes = {"x": [3] * len(equation.split(",")[0]), "y": [3] * len(equation.split(",")[1].split("-")[0])}
-    y = g("Einsum", "x", "y", equation=equation)
-    proto = g.model(shapes, y)
-    if why is None:
-        becomes(proto, {k: rand(*v) for k, v in shapes.items()}, ["Reshape", "Reshape", "MatMul", "Reshape"])
-    else:
-        stays(proto, why, "einsum-to-matmul")
-
-
 def test_keras_attention():
     """MultiHeadAttention of Keras through tf2onnx: four Einsums."""
     b, s, h, d = 2, 5, 3, 4

@@ -26,7 +26,6 @@ from accord.passes.rules.recognise.cache import RecogniseCache
 from accord.passes.rules.recognise.casts import CastLikeToCast
 from accord.passes.rules.recognise.causal import RecogniseCausalMask
 from accord.passes.rules.recognise.cells import RecogniseGRUCell, RecogniseLSTMCell
-from accord.passes.rules.recognise.einsum import EinsumToMatMul
 from accord.passes.rules.recognise.group_norm import RecogniseGroupNorm
 from accord.passes.rules.recognise.heads import PackAttentionHeads, PackRotaryHeads
 from accord.passes.rules.recognise.movement import RecogniseDepthSpace, RemoveSplitConcat
@@ -95,7 +94,6 @@ def phases() -> tuple[Phase, ...]:
             "recognise",
             (
                 CastLikeToCast(),
-                EinsumToMatMul(),
                 RecogniseNormalisation(),
                 AbsorbNormAffine(),
                 RecogniseGroupNorm(),

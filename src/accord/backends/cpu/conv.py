@@ -46,10 +46,17 @@ _SHORT_LINE: Final = 6
 
 @dataclass(frozen=True)
 class Image:
-    """An image or what is combined with one: strides of the images, channels and spatial axes."""
+    """An image or what is combined with one: strides of the images, channels and spatial axes.
+
+    Attributes:
+        dtype: Element type in memory.
+        access: How it lies.
+        repeated: Its channels are there once more for each output of a step along the last axis.
+    """
 
     dtype: str
     access: Access
+    repeated: bool = False
 
     def walk(self, channels: int, *, images: bool) -> Walk:
         """Its groups are groups of ``channels`` (and before them the images, unless those are rows)."""
@@ -64,7 +71,7 @@ class Image:
         offset = self.access.offset
         for stride, n in zip(self.access.strides[2:], pixels, strict=True):
             offset = offset + stride * n
-        return Image(self.dtype, Access(self.access.strides, offset))
+        return replace(self, access=Access(self.access.strides, offset))
 
 
 @dataclass(frozen=True)
@@ -352,8 +359,11 @@ def transposed_phases(
     packed: list[Array] = []
     scratch: DimLike = 0
     at = 0
-    for chosen in itertools.product(*axes):
-        taps, steps = tuple(len(comb.taps) for comb in chosen), tuple(comb.step for comb in chosen)
+    joins = groups == 1 and all(_columns(image, m) is not None for image in (out, *extras))
+    last_axis = _alike(axes[-1], out_sizes[-1]) if joins else [(comb,) for comb in axes[-1]]
+    for outer, beside in itertools.product(itertools.product(*axes[:-1]), last_axis):
+        chosen = (*outer, beside[0])
+        taps = tuple(len(comb.taps) for comb in chosen)
         sizes = tuple(D.ceildiv(n - comb.first, comb.step) for n, comb in zip(out_sizes, chosen, strict=True))
         inside = all(comb.offset >= 0 for comb in chosen) and all(
             D.proves_le(n + comb.offset + (len(comb.taps) - 1) * comb.dilation, size)
@@ -364,7 +374,7 @@ def transposed_phases(
             images,
             groups,
             c,
-            m,
+            m * len(beside),
             in_sizes,
             sizes,
             Window(taps, (1,) * len(taps), tuple(comb.dilation for comb in chosen)),
@@ -373,10 +383,10 @@ def transposed_phases(
             constant=True,
             inside=inside,
         )
-        part = w[np.ix_(range(w.shape[0]), range(m), *(comb.taps for comb in chosen))]
-        part = part.reshape(groups, c, m, *taps).swapaxes(1, 2).reshape(groups * m, c, *taps)
+        parts = [w[np.ix_(range(w.shape[0]), range(m), *(c.taps for c in (*outer, last)))] for last in beside]
+        part = np.concatenate(parts, axis=1).reshape(groups, c, m * len(beside), *taps).swapaxes(1, 2)
         packed.append(convolution.pack(part))
-        places = [_combed(image, chosen, steps) for image in (out, *extras)]
+        places = [_combed(image, chosen, _columns(image, m) if len(beside) > 1 else None) for image in (out, *extras)]
         phase, own = convolution.phase(places[1:], places[0], expr, operands, weights_at=at)
         at += packed[-1].size
         phases.append(phase)
@@ -386,8 +396,30 @@ def transposed_phases(
     return phases, joined, scratch
 
 
-def _combed(image: Image, chosen: Sequence[Comb], steps: Sequence[int]) -> Image:
-    """The outputs of one comb for each axis."""
+def _columns(image: Image, channels: int) -> DimLike | None:
+    """The distance of channels if those of neighbouring pixels go on with it; None if they do not."""
+    channel, pixel = image.access.strides[1], image.access.strides[-1]
+    if image.repeated:
+        return channel
+    if channels == 1:
+        return pixel
+    return channel if pixel == channel * channels else None
+
+
+def _alike(axis: Sequence[Comb], size: DimLike) -> list[tuple[Comb, ...]]:
+    """Neighbouring combs of one length that read the same inputs: their outputs may be columns of one product."""
+
+    def kind(comb: Comb) -> tuple[object, ...]:
+        return len(comb.taps), comb.offset, comb.dilation, D.ceildiv(size - comb.first, comb.step)
+
+    return [tuple(group) for _, group in itertools.groupby(axis, kind)]
+
+
+def _combed(image: Image, chosen: Sequence[Comb], columns: DimLike | None) -> Image:
+    """The outputs of one comb for each axis; ``columns`` is the distance of columns, if it is not that of channels."""
     moved = image.moved([comb.first for comb in chosen]).access
-    strides = tuple(stride * step for stride, step in zip(moved.strides, (1, 1, *steps), strict=True))
-    return Image(image.dtype, Access(strides, moved.offset))
+    steps = (1, 1, *(comb.step for comb in chosen))
+    strides = [stride * step for stride, step in zip(moved.strides, steps, strict=True)]
+    if columns is not None:
+        strides[1] = columns
+    return replace(image, access=Access(tuple(strides), moved.offset))

@@ -348,4 +348,6 @@ def copies_of(code: LoopCode) -> int:
     if not code.reduced:
         return 1
     cost = sum(cost_of(a) for r in code.reductions for a in r.args) + sum(cost_of(e) for e in code.results)
-    return 4 if cost <= 12 else 2 if cost <= 24 else 1
+    if cost > 64:
+        return 1
+    return 2 if cost > 12 and (code.long or code.staged) else 4

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
+
 from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
 from accord.backends.cpu.conv import Convolution, Image, combs, transposed_phases
 from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
@@ -337,7 +339,12 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
     if not D.is_known(pads):
         return Reason(f"the padding depends on sizes: {', '.join(str(p) for p in pads)}")
     epilogue, reads = _with_bias(view, dtype, out)
-    phases, packed, scratch = transposed_phases(
+    extras = [Image(e.dtype, e.access) for e in epilogue.extras]
+    constants: dict[int, Array] = {}
+    if view.has(2) and view.tensor(2).is_const and view.access(2).strides == (1,):
+        constants[2] = np.tile(view.tensor(2).numpy(), steps[-1])
+        extras[0] = Image(dtype, extras[0].access, repeated=True)
+    phases, constants[1], scratch = transposed_phases(
         x[0],
         int(view.attr("group", 1)),
         weights,
@@ -345,14 +352,14 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
         out[2:],
         [combs(*axis) for axis in zip(weights.shape[2:], steps, dilations, pads, strict=True)],
         Image(dtype, view.access(0)),
-        [Image(e.dtype, e.access) for e in epilogue.extras],
+        extras,
         Image(epilogue.expr.dtype, view.output_access()),
         with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
     )
     flops = 2 * D.product((*x, *weights.shape[1:]))
     name = f"conv transpose {dtype}"
-    return NativeKernel(name, tuple(phases), reads, {1: packed}, workspace=scratch, flops=flops)
+    return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)
 
 
 def _transposed_pads(

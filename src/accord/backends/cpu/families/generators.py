@@ -1,8 +1,8 @@
-"""Operators whose elements follow from where they are: triangles, ranges, one-hot codes."""
+"""Operators whose elements follow from where they are: triangles, diagonals, ranges, one-hot codes."""
 
 from __future__ import annotations
 
-from accord.backends.cpu.families.group import Group
+from accord.backends.cpu.families.group import Group, wide
 from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.table import known
 from accord.backends.view import NodeView
@@ -10,7 +10,7 @@ from accord.expr.lang import FLOATS, Expr, cast, const
 from accord.expr.primitives import eq, ge, le, lt, select
 from accord.ir.reason import Reason
 
-__all__ = ["one_hot", "range_", "trilu"]
+__all__ = ["eye_like", "one_hot", "range_", "trilu"]
 
 
 @member("Trilu")
@@ -30,6 +30,19 @@ def trilu(group: Group, view: NodeView) -> Reason | None:
     diagonal = group.index(x.axes[-1]) - group.index(x.axes[-2])
     keep = ge(diagonal, offset) if view.attr("upper", 1) else le(diagonal, offset)
     return group.define(view, 0, select(keep, x.expr, const(0, x.expr.dtype)), x.axes)
+
+
+@member("EyeLike")
+def eye_like(group: Group, view: NodeView) -> Reason | None:
+    """Ones on a diagonal."""
+    found = known(view.output(), "the output")
+    if isinstance(found, Reason):
+        return found
+    shape, dtype = found
+    axes = [group.axis(d) for d in shape]
+    diagonal = group.index(axes[1]) - group.index(axes[0])
+    one, zero = const(1, wide(dtype)), const(0, wide(dtype))
+    return group.define(view, 0, select(eq(diagonal, int(view.attr("k", 0))), one, zero), axes)
 
 
 @member("Range")
