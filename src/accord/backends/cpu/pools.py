@@ -51,6 +51,10 @@ from accord.ir.strides import Access
 __all__ = ["PoolCode", "Pooling", "pool_phase"]
 
 
+#: Taps along the innermost axis up to which code is written for each.
+_MOST_TAPS = 32
+
+
 @dataclass(frozen=True)
 class Pooling:
     """What a pool computes, in the type of its sums.
@@ -364,6 +368,8 @@ def pool_phase(
 
 def _block_pixels(inner: Axis) -> int:
     """Outputs of a block: as many as leave the columns of their windows in registers; 0: pixels one by one."""
+    if inner.kernel > _MOST_TAPS:
+        return 0
     most = 24 if machine().vector_bits == 512 else 10
     fitting = [p for p in range(2, 9) if len(_columns(inner, p)) <= most]
     if not fitting:  # a row of a large window is worth some stores to the stack

@@ -27,8 +27,34 @@ from accord.expr.primitives import abs_, ge, gt, le, lt, max_, min_, ne, select
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 
-__all__ = ["Positions", "TableCode", "Taps", "cubic", "fold", "table_bytes", "table_phase", "table_places", "tap_count"]
+__all__ = [
+    "MODES",
+    "ROUNDINGS",
+    "Positions",
+    "TableCode",
+    "Taps",
+    "cubic",
+    "fold",
+    "table_bytes",
+    "table_phase",
+    "table_places",
+    "tap_count",
+]
 
+#: The ``coordinate_transformation_mode`` of Resize.
+MODES = frozenset(
+    {
+        "align_corners",
+        "asymmetric",
+        "half_pixel",
+        "half_pixel_symmetric",
+        "pytorch_half_pixel",
+        "tf_crop_and_resize",
+        "tf_half_pixel_for_nn",
+    }
+)
+#: Its ``nearest_mode``.
+ROUNDINGS = frozenset({"floor", "ceil", "round_prefer_floor", "round_prefer_ceil"})
 _BLOCK = 4096
 
 
