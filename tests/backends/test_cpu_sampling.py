@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from accord.backends.reference.evaluator import evaluate
 from accord.cli.suites import load_suite
+from accord.errors import AccordError
 from accord.expr.lang import operand
 from accord.runtime.model import Model
 from accord.runtime.pipeline import Options
@@ -311,3 +312,24 @@ def test_every_case_of_the_suite_whose_sizes_are_constant():
                 np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=case.name)
             done += 1
     assert done > 50
+
+
+def test_nothing_is_read_from_an_empty_image():
+    grid, box = np.zeros((1, 2, 2, 2), np.float32), np.array([[0, 0, 2, 2]], np.float32)
+    x = np.zeros((1, 3, 0, 4), np.float32)
+    shape = [1, 3, "h", 4]
+    cases = [
+        (node("Resize", ["x", "", "", "s"], ["y"]), {}, {"s": np.array([1, 3, 2, 4], np.int64)}),
+        (node("Pad", ["x", "p"], ["y"], mode="edge"), {}, {"p": np.array([0, 0, 1, 0] * 2, np.int64)}),
+        (node("GridSample", ["x", "g"], ["y"]), {"g": grid}, {}),
+        (node("RoiAlign", ["x", "r", "b"], ["y"]), {"r": box, "b": np.array([0])}, {}),
+    ]
+    for built, others, constants in cases:
+        inputs = {"x": (np.float32, shape)} | {n: (a.dtype, a.shape) for n, a in others.items()}
+        ready = Model(model([built], inputs, ["y"], constants), Options(level=0, strict=True))
+        with pytest.raises(AccordError):
+            ready({"x": x, **others})
+    inputs = {"x": (np.float32, shape)}
+    center = node("CenterCropPad", ["x", "s"], ["y"])
+    ready = Model(model([center], inputs, ["y"], {"s": np.array([1, 3, 2, 4], np.int64)}), Options(strict=True))
+    np.testing.assert_array_equal(ready({"x": x})[0], np.zeros((1, 3, 2, 4)))

@@ -15,6 +15,7 @@ from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.resample import ResampleCode, ResampleWriter, Space
 from accord.backends.cpu.taptables import cubic, fold
 from accord.backends.protocol import Launch, Phase
+from accord.errors import InputError
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.expr.math import expand
 from accord.expr.primitives import eq, ge, isnan, lt, max_, min_, ne, select
@@ -241,14 +242,16 @@ def grid_phase(
     dims += [grid_bytes(rank, grid), *dims_of(space.access(source)), *dims_of(space.access(access)), coordinate]
     for a in (*extras, output):
         dims += dims_of(space.access(a))
-    launch = functools.partial(_launch, len(space.outer) + rank, grid.taps**rank)
+    launch = functools.partial(_launch, len(space.outer) + rank, rank, grid.taps**rank)
     return Phase(GridCode(body, grid, dtype), operands, tuple(dims), launch)
 
 
-def _launch(axes: int, taps: int, sizes: Sequence[int]) -> Launch:
+def _launch(axes: int, rank: int, taps: int, sizes: Sequence[int]) -> Launch:
     channels, *rest = sizes
     pixels = 1
     for e in rest[:axes]:
         pixels *= e
+    if pixels and not all(rest[axes : axes + rank]):
+        raise InputError("an empty image has nothing to sample", found=list(rest[axes : axes + rank]))
     size = max(1, min(pixels, _TASK_WORK // (channels * taps + _PIXEL_WORK)))
     return Launch((pixels, size, channels, *rest), -(-pixels // size) if channels else 0)

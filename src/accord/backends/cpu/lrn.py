@@ -147,5 +147,6 @@ def _launch(rank: int, window: int, sizes: Sequence[int]) -> Launch:
     pixels = images
     for n in rest[2 : 2 + rank]:
         pixels *= n
-    block = max(1, min(pixels, _TASK_WORK // max(1, channels * window)))
-    return Launch((pixels, block, channels, *rest), -(-pixels // block) if channels else 0)
+    block = max(1, min(pixels, _TASK_WORK // max(1, channels * min(window, channels))))
+    before, after = (min(n, channels) for n in rest[:2])  # there are no others to look at
+    return Launch((pixels, block, channels, before, after, *rest[2:]), -(-pixels // block) if channels else 0)

@@ -51,6 +51,10 @@ from accord.ir.strides import Access
 __all__ = ["PoolCode", "Pooling", "pool_phase"]
 
 
+#: Taps along the innermost axis up to which code is written for each.
+_MOST_TAPS = 32
+
+
 @dataclass(frozen=True)
 class Pooling:
     """What a pool computes, in the type of its sums.
@@ -209,13 +213,22 @@ class _Writer(WindowWriter):
 
             neutral_vectors = [(self._vector(lanes), self._neutral(lanes))] * len(columns)
             totals = dict(zip(columns, over_taps(b, row.taps, neutral_vectors, body), strict=True))
+            spans = {(column, 1): total for column, total in totals.items()}
             for p in range(self.pixels):
-                total = totals[p * stride]
-                for k in range(1, kernel):
-                    total = self._joined(lanes, totals[p * stride + k * dilation], total)
+                total = self._span(lanes, spans, p * stride, kernel, dilation)
                 position = b.add(at, p)
                 with b.when(b.compare("slt", position, row.last) if edge else None):
                     self.store(b, row, lanes, position, [total, *self._counted(lanes, counts[p])])
+
+    def _span(self, lanes: Lanes, spans: dict[tuple[int, int], str], first: int, count: int, step: int) -> str:
+        """``count`` columns joined, ``step`` apart from ``first`` on; neighbouring windows share parts of them."""
+        found = spans.get((first, count))
+        if found is None:
+            half = 1 << ((count - 1).bit_length() - 1)
+            left = self._span(lanes, spans, first, half, step)
+            right = self._span(lanes, spans, first + half * step, count - half, step)
+            found = spans[first, count] = self._joined(lanes, right, left)
+        return found
 
     # pieces
 
@@ -355,10 +368,12 @@ def pool_phase(
 
 def _block_pixels(inner: Axis) -> int:
     """Outputs of a block: as many as leave the columns of their windows in registers; 0: pixels one by one."""
+    if inner.kernel > _MOST_TAPS:
+        return 0
     most = 24 if machine().vector_bits == 512 else 10
     fitting = [p for p in range(2, 9) if len(_columns(inner, p)) <= most]
-    if not fitting:
-        return 0
+    if not fitting:  # a row of a large window is worth some stores to the stack
+        return 4 if len(_columns(inner, 4)) <= 32 else 0
     if isinstance(inner.out, int):
         out = inner.out
         return min(fitting[len(fitting) // 2 :], key=lambda p: (-(-out // p) * p, -p))

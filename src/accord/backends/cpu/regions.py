@@ -34,8 +34,8 @@ from accord.ir.strides import Access
 
 __all__ = ["RegionCode", "Regions", "region_phase"]
 
-#: Samples along one axis of a bin from which on a region is refused: no image has that many pixels.
-_MOST = 65536.0
+#: Samples of a bin from which on a region is refused: no image has that many pixels.
+_MOST = 2.0**24
 _TASK_WORK = 1 << 16
 _X, _Y, _Z, _W, _V = (operand(i, "f64") for i in range(5))
 
@@ -158,10 +158,13 @@ class _Writer:
             points = const(regions.samples, "f64") if regions.samples else max_(call("ceil", _X), 0.0)
             sides.append((low, size, self._value(points, size)))
         valid = b.compare("ult", number, self.images)
-        for _, size, count in sides:  # not true of NaN
-            most = const(_MOST, "f64")
-            good = self._value(lt(_X, most) & lt(abs_(_Y), most * _MOST), count, size)
-            valid = b.op(f"and i1 {valid}, {good}")
+        for length in (self.height, self.length):  # an empty image has nothing to sample
+            valid = b.op(f"and i1 {valid}, {b.compare('sgt', length, 0)}")
+        (_, height, rows), (_, width, columns) = sides
+        few = lt(_X * _Y, const(_MOST, "f64"))  # not true of NaN
+        finite = lt(abs_(_Z) + abs_(_W), const(_MOST * _MOST, "f64"))
+        good = self._value(few & finite, rows, columns, height, width)
+        valid = b.op(f"and i1 {valid}, {good}")
         b.branch(valid, functools.partial(self._bin, number, sides, (region, row, column)), self._refuse)
 
     def _bin(self, number: str, sides: Sequence[tuple[str, str, str]], place: tuple[str, str, str]) -> None:

@@ -20,14 +20,41 @@ from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.protocol import Launch, Phase
+from accord.errors import InputError
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.expr.math import expand
 from accord.expr.primitives import abs_, ge, gt, le, lt, max_, min_, ne, select
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 
-__all__ = ["Positions", "TableCode", "Taps", "cubic", "fold", "table_bytes", "table_phase", "table_places", "tap_count"]
+__all__ = [
+    "MODES",
+    "ROUNDINGS",
+    "Positions",
+    "TableCode",
+    "Taps",
+    "cubic",
+    "fold",
+    "table_bytes",
+    "table_phase",
+    "table_places",
+    "tap_count",
+]
 
+#: The ``coordinate_transformation_mode`` of Resize.
+MODES = frozenset(
+    {
+        "align_corners",
+        "asymmetric",
+        "half_pixel",
+        "half_pixel_symmetric",
+        "pytorch_half_pixel",
+        "tf_crop_and_resize",
+        "tf_half_pixel_for_nn",
+    }
+)
+#: Its ``nearest_mode``.
+ROUNDINGS = frozenset({"floor", "ceil", "round_prefer_floor", "round_prefer_ceil"})
 _BLOCK = 4096
 
 
@@ -329,6 +356,8 @@ def table_phase(
 def _launch(taps: Taps, positions: Positions, dtype: str, axis: int, values: Sequence[int]) -> Launch:
     source, shift, *sizes = values
     target, count = sizes[2 * axis : 2 * axis + 2]
+    if target and source <= 0 and not taps.outside:
+        raise InputError("an empty axis cannot be enlarged", expected="at least 1 element", found=source)
     place = table_places(sizes, dtype)[axis]
     a, b, d = positions.affine(source, target, shift)
     stretch = 1.0
@@ -336,4 +365,4 @@ def _launch(taps: Taps, positions: Positions, dtype: str, axis: int, values: Seq
         stretch = min(1.0, float(positions.scale) if positions.scale is not None else target / max(source, 1))
     numbers = (a, b, d, source, stretch, taps.radius / stretch if stretch else 1.0)
     words = [struct.unpack("<q", struct.pack("<d", float(n)))[0] for n in numbers]
-    return Launch((target, count, *place, *words), -(-target // _BLOCK) if source else 0)
+    return Launch((target, count, *place, *words), -(-target // _BLOCK))

@@ -40,9 +40,11 @@ def regions(view: NodeView) -> Kernel | Reason:
     else:
         if known(view.tensor(2), "the image numbers") != (view.tensor(2).shape, "i64"):
             return Reason("the image numbers are not int64")
-        shifted = view.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+        mode, corner = view.attr("mode", "avg"), view.attr("coordinate_transformation_mode", "half_pixel")
+        if mode not in ("avg", "max") or corner not in ("half_pixel", "output_half_pixel"):
+            return Reason(f"mode {mode} with {corner} is unknown")
         samples = int(view.attr("sampling_ratio", 0))
-        what = Regions(str(view.attr("mode", "avg")), scale, shifted, max(samples, 0))
+        what = Regions(mode, scale, corner == "half_pixel", max(samples, 0))
         numbers = view.access(2)
     epilogue = epilogue_of(view)
     reads = (0, 1) if pooled else (0, 1, 2)

@@ -16,7 +16,7 @@ from accord.backends.cpu.families.windows import channels_last_arrangement
 from accord.backends.cpu.gridsample import Grid, grid_bytes, grid_phase
 from accord.backends.cpu.images import accumulator, final_expr, following
 from accord.backends.cpu.resample import Space, resample_code, resample_phase
-from accord.backends.cpu.taptables import Positions, Taps, table_bytes, table_phase, tap_count
+from accord.backends.cpu.taptables import MODES, ROUNDINGS, Positions, Taps, table_bytes, table_phase, tap_count
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, call, cast, operand
@@ -74,9 +74,12 @@ def resize(view: NodeView) -> Kernel | Reason:
         return axes
     mode = str(view.attr("mode", "nearest"))
     crops = view.attr("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    rounding = str(view.attr("nearest_mode", "round_prefer_floor"))
+    if mode not in ("nearest", "linear", "cubic") or rounding not in ROUNDINGS:
+        return Reason(f"mode {mode} with {rounding} is unknown")
     taps = Taps(
         mode,
-        str(view.attr("nearest_mode", "round_prefer_floor")),
+        rounding,
         float(view.attr("cubic_coeff_a", -0.75)),
         bool(view.attr("antialias", 0)) and mode != "nearest",
         bool(view.attr("exclude_outside", 0)) and mode != "nearest",
@@ -92,12 +95,14 @@ def _resized_axes(view: NodeView, x: Shape) -> list[_Axis] | Reason:
     listed = view.attr("axes")
     where = [view.axis(a, rank) for a in listed] if listed is not None else list(range(rank))
     mode = str(view.attr("coordinate_transformation_mode", "half_pixel"))
+    if mode not in MODES:
+        return Reason(f"the mode {mode} is unknown")
     crops = mode == "tf_crop_and_resize"
     regions = [(Fraction(0), Fraction(1))] * len(where)
     if crops:
         bounds = _constants(view, 1)
-        if bounds is None or len(bounds) != 2 * len(where):
-            return Reason("the region of interest is only known at run time")
+        if bounds is None or len(bounds) != 2 * len(where) or not all(map(math.isfinite, bounds)):
+            return Reason("the region of interest is not finite, or only known at run time")
         regions = [(Fraction(a), Fraction(b)) for a, b in zip(bounds[: len(where)], bounds[len(where) :], strict=True)]
     found: list[_Axis] = []
     scales = _constants(view, 2)
@@ -241,9 +246,11 @@ def grid_sample(view: NodeView) -> Kernel | Reason:
     (x, dtype), (shape, positions) = found, places
     if out is None or positions not in FLOATS or dtype == "bool" or len(x) < 3 or len(shape) != len(x):
         return Reason("only images of numbers, and a grid of floats for each")
-    modes = {"bilinear": "linear", "bicubic": "cubic"}
-    mode = str(view.attr("mode", "linear"))
-    grid = Grid(modes.get(mode, mode), str(view.attr("padding_mode", "zeros")), bool(view.attr("align_corners", 0)))
+    mode, padding = str(view.attr("mode", "linear")), str(view.attr("padding_mode", "zeros"))
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    if mode not in ("nearest", "linear", "cubic") or padding not in ("zeros", "border", "reflection"):
+        return Reason(f"mode {mode} with padding {padding} is unknown")
+    grid = Grid(mode, padding, bool(view.attr("align_corners", 0)))
     acc = dtype
     if grid.weighted:
         acc = accumulator(dtype) if dtype in FLOATS else "f64"
@@ -329,6 +336,8 @@ def sampled_pad(view: NodeView) -> Kernel | Reason:
         offset = offset + cut * source.strides[axis]
         kept = x[axis] - cut - behind
         axes.append(_Axis(axis, kept, out[axis], Positions("shift"), D.maximum(before, 0)))
+    if mode not in ("edge", "reflect", "wrap"):
+        return Reason(f"the mode {mode} is unknown")
     taps = Taps("nearest" if mode == "edge" else mode)
     return _mapped(view, axes, taps, None, Access(source.strides, offset))
 

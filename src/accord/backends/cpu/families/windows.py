@@ -281,6 +281,8 @@ def lrn(view: NodeView) -> Kernel | Reason:
     if dtype not in _FLOATS or len(x) < 3 or isinstance(view, RootView):
         return Reason("only images of floats, and nothing that is computed with them")
     size = int(view.attr("size"))
+    if size < 1:
+        return Reason(f"a window of {size} channels")
     weights = (float(view.attr("alpha", 1e-4)), float(view.attr("beta", 0.75)), float(view.attr("bias", 1.0)))
     phase = lrn_phase(x, size, weights, dtype, view.access(0), view.output_access())
     return NativeKernel(f"LRN {dtype}", (phase,), (0,), flops=D.product((*x, 2 * size + 8)))
