@@ -17,7 +17,7 @@ from accord.ir import dims as D
 from accord.ir.patch import Patch, Reason, patch_from
 from accord.passes.manager import label
 from accord.passes.rule import Rule, RuleContext, onnx_ops
-from accord.passes.rules.recognise.region import allows
+from accord.passes.rules.recognise.region import LARGEST, allows
 
 __all__ = ["RecogniseGroupNorm"]
 
@@ -48,6 +48,8 @@ class RecogniseGroupNorm(Rule):
         if shape is None or dtype is None or len(shape) < 2 or not isinstance(shape[1], int):
             return None
         channels = shape[1]
+        if channels > LARGEST:
+            return None
         walk = _Walk(np.ones(channels), np.zeros(channels), [])
         inner = self._back(node, walk, shape, context)
         if inner is None:

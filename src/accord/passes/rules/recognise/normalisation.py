@@ -22,7 +22,7 @@ from accord.ir.patch import Patch, Reason, patch_from
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 from accord.passes.rules.recognise.algebra import Algebra, Base, Floats, Monomial, Poly, Reduced, UnfitError
 from accord.passes.rules.recognise.formula import THROUGH, Moments, moments, one, read, split
-from accord.passes.rules.recognise.region import Region, allows, regions, same_shape, tolerance
+from accord.passes.rules.recognise.region import LARGEST, Region, allows, regions, same_shape, tolerance
 
 __all__ = ["RecogniseNormalisation"]
 
@@ -172,6 +172,8 @@ def _emit(b: Builder, region: Region, context: RuleContext, found: _Found) -> ir
     spatial = rank >= 3 and axes == list(range(2, rank)) and found.centred
     sizes = [shape[a] for a in axes]
     if spatial and vary <= {1} and (vary or rank > 3 or not D.is_known(sizes)) and isinstance(shape[1], int):
+        if shape[1] > LARGEST:
+            return Reason(f"the scale would have {shape[1]} elements")
         if not allows("InstanceNormalization", dtype, context):
             return Reason(f"InstanceNormalization does not take {dtype.name.lower()}")
         scale, bias = (_constant(b, c, [1], [shape[1]], dtype) for c in (found.scale, found.bias))
@@ -179,6 +181,8 @@ def _emit(b: Builder, region: Region, context: RuleContext, found: _Found) -> ir
     if not vary <= set(axes):
         other = sorted(vary - set(axes))
         return Reason(f"scale or shift vary along axis {other[0]}, which is not normalised")
+    if (D.known_product(sizes) or 0) > LARGEST:
+        return Reason(f"the scale would have {D.known_product(sizes)} elements")
     if not D.is_known(sizes):
         return Reason(
             "the size of a normalised axis is only known at run time", "Give that axis of the input a fixed size."
