@@ -60,7 +60,7 @@ class RecogniseCausalMask(Rule):
             query, key = node.inputs[:2]
             rank = context.tensor(query).rank
             last = (context.tensor(remaining).shape or (1,))[-1]
-            if query is None or key is None or rank is None or (past is not None and last == 1):
+            if query is None or key is None or rank is None or (past is not None and last != frame[1]):
                 return Reason("the mask beside the frontier is one for all keys")
             made = full_mask(b, remaining, Frame(query, key, rank - 2, frame[:2]))
             if isinstance(made, Reason):
