@@ -115,6 +115,14 @@ def test_weights_that_are_computed():
     assert any("no sum of products with constant" in r for r in reasons(m, "recognise-lstm-cell"))
 
 
+def test_an_input_for_the_whole_batch():
+    g = G(13)
+    h, c = torch_lstm(g)
+    m = compiled(g.model({**LSTM_INPUTS, "x": [1, X]}, h, c))
+    assert "LSTM" not in ops(m)
+    assert any("one for the whole batch" in r for r in reasons(m, "recognise-lstm-cell"))
+
+
 def test_three_inputs():
     g = G(13)
     a = g("Add", g("MatMul", "h", rand(H, 4 * H)), g("MatMul", "x", rand(X, 4 * H)))

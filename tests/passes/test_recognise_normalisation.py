@@ -198,6 +198,16 @@ def test_instance_norm():
     becomes(g.model({"x": ["n", 4, "h", "w"]}, y), {"x": rand(2, 4, 5, 6)}, [IN])
 
 
+def test_an_image_scaled_by_position_is_a_layer_norm():
+    """Without scale it would be an instance norm; by then it is one, and becomes the other."""
+    g = G(13)
+    d = g("Sub", "x", g.axes("ReduceMean", "x", [2, 3]))
+    y = g("Div", d, g("Sqrt", g("Add", g.axes("ReduceMean", g("Mul", d, d), [2, 3]), 1e-5)))
+    y = g("Add", g("Mul", y, rand(5, 6)), rand(5, 6))
+    m = becomes(g.model({"x": ["n", 4, 5, 6]}, y), {"x": rand(2, 4, 5, 6)}, [LN])
+    assert attributes(m, LN)["axis"] == 2
+
+
 def t5(g, x, gamma):
     v = g.axes("ReduceMean", g("Pow", x, 2.0), [-1])
     return g("Mul", gamma, g("Mul", x, g("Div", 1.0, g("Sqrt", g("Add", v, 1e-6)))))
@@ -327,8 +337,15 @@ def test_a_size_that_a_run_decides():
 def test_a_scale_along_another_axis_stays_outside():
     g = G()
     y, _ = layer_norm(g)
-    m = becomes(g.model({"x": ["n", 5, 8]}, g("Mul", y, rand(5, 1))), {"x": rand(3, 5, 8)}, [LN, "Mul"])
+    proto = g.model({"x": ["n", 5, 6, 8]}, g("Mul", y, rand(5, 1, 1)))
+    m = becomes(proto, {"x": rand(3, 5, 6, 8)}, [LN, "Mul"])
     assert any("axis 1, which is not normalised" in r for r in reasons(m))
+
+
+def test_rows_scaled_by_channel_are_an_instance_norm():
+    g = G()
+    y, _ = layer_norm(g)
+    becomes(g.model({"x": ["n", 5, 8]}, g("Mul", y, rand(5, 1))), {"x": rand(3, 5, 8)}, [IN])
 
 
 def test_a_scale_that_is_computed_by_row_stays_outside():

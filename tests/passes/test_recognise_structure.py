@@ -174,6 +174,12 @@ def test_a_chain_that_would_overflow_stays():
     stays(g.model({"x": ["n", 4]}, y), "would not be finite", "merge-affine")
 
 
+def test_a_chain_that_overflows_on_the_way_stays():
+    g = G(13)
+    y = g("Mul", g("Mul", g("Mul", "x", 1e30), 1e-30), 2.0)
+    stays(g.model({"x": ["n", 4]}, y), "leave the range", "merge-affine")
+
+
 def test_rounding_by_a_large_number_stays():
     """x + 1.5 * 2**23 - 1.5 * 2**23 rounds x to a whole number."""
     g = G(13)

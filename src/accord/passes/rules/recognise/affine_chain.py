@@ -26,6 +26,8 @@ _OPS = ("Mul", "Div", "Add", "Sub", "Neg")
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose"})
 #: A shift that is so much larger than what remains of all was put there to round.
 _CANCELS = 1e3
+#: So much larger than at the end may a product be on the way.
+_RANGE = 1e6
 #: Constants may not grow beyond this many elements by being broadcast against each other.
 _LARGEST = 1 << 16
 
@@ -47,6 +49,7 @@ class MergeAffine(Rule):
         shift: Floats = np.zeros(())
         chain: list[ir.Node] = []
         largest = 0.0
+        scales: list[float] = []
         x: ir.Value | None = node.outputs[0]
         while x is not None:
             step = x.producer()
@@ -60,6 +63,7 @@ class MergeAffine(Rule):
             if scale.size > _LARGEST or shift.size > _LARGEST:
                 break
             largest = max(largest, float(np.abs(shift).max()))
+            scales.append(float(np.abs(scale).max()))
             chain.append(step)
             x = step.inputs[side]
         scaled, shifted = bool((scale != 1).any()), bool((shift != 0).any())
@@ -67,6 +71,8 @@ class MergeAffine(Rule):
             return None
         if shifted and not _from_contraction(x):
             return None
+        if _leaves_range(scales):
+            return Reason("the products leave the range of numbers on the way")
         if largest > _CANCELS * (float(np.abs(shift).max()) + float(np.abs(scale).max())):
             return Reason("the shifts cancel, which rounds on purpose")
         with np.errstate(over="ignore"):
@@ -114,6 +120,17 @@ class MergeAffine(Rule):
         if node.op_type == "Add":
             return scale, shift + scale * c
         return (scale, shift - scale * c) if side == 0 else (-scale, shift + scale * c)
+
+
+def _leaves_range(scales: list[float]) -> bool:
+    """True if a product on the way from the input is much larger than the last one: it may overflow where that cannot.
+
+    Args:
+        scales: Scale of the whole chain behind each step, the last step first.
+    """
+    whole = scales[-1]
+    on_the_way = [whole / s if s else np.inf for s in scales[:-1]]
+    return any(o > _RANGE * max(whole, 1.0) for o in on_the_way)
 
 
 def _from_contraction(x: ir.Value) -> bool:

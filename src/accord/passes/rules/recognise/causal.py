@@ -6,6 +6,7 @@ looked for: a mask that depends on nothing but sizes is computed for two choices
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from accord.ir.patch import Patch
 from accord.ir.reason import Reason
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 from accord.passes.rules.recognise.masks import Frame, full_mask
-from accord.passes.rules.recognise.region import known
+from accord.passes.rules.recognise.region import LARGEST, known
 from accord.passes.rules.recognise.scores import hides
 
 __all__ = ["RecogniseCausalMask"]
@@ -60,7 +61,7 @@ class RecogniseCausalMask(Rule):
             query, key = node.inputs[:2]
             rank = context.tensor(query).rank
             last = (context.tensor(remaining).shape or (1,))[-1]
-            if query is None or key is None or rank is None or (past is not None and last == 1):
+            if query is None or key is None or rank is None or (past is not None and last != frame[1]):
                 return Reason("the mask beside the frontier is one for all keys")
             made = full_mask(b, remaining, Frame(query, key, rank - 2, frame[:2]))
             if isinstance(made, Reason):
@@ -114,6 +115,8 @@ def _compare(value: ir.Value, frame: tuple[D.DimLike, D.DimLike, D.DimLike], con
             queries, keys, offset = (D.evaluate(d, env) for d in frame)
         except (KeyError, TypeError, ZeroDivisionError):
             return False
+        if queries * keys > LARGEST:
+            return False
         array = _evaluate(value, cone, env, context)
         if array is None or array.ndim < 2 or array.shape[-2:] != (queries, keys):
             return False
@@ -159,9 +162,9 @@ def _cone(value: ir.Value, context: RuleContext) -> list[ir.Node] | None:
 
 
 def _dims(cone: list[ir.Node], context: RuleContext) -> list[D.DimLike]:
-    """Sizes that the nodes read."""
-    facts: list[TensorFact] = [context.tensor(v) for n in cone for v in n.inputs if v is not None]
-    return [d for f in facts if not f.is_const and f.data is not None for d in f.data]
+    """Sizes that the nodes read and that their values have."""
+    facts: list[TensorFact] = [context.tensor(v) for n in cone for v in (*n.inputs, *n.outputs) if v is not None]
+    return [d for f in facts if not f.is_const for d in (*(f.data or ()), *(f.shape or ()))]
 
 
 def _evaluate(value: ir.Value, cone: list[ir.Node], env: dict[str, int], context: RuleContext) -> Any:
@@ -182,6 +185,9 @@ def _evaluate(value: ir.Value, cone: list[ir.Node], env: dict[str, int], context
 
     try:
         for node in cone:
+            shape = context.tensor(node.outputs[0]).shape
+            if shape is None or math.prod(D.evaluate(d, env) for d in shape) > LARGEST:
+                return None
             inputs = [content(v) for v in node.inputs]
             if any(i is None and v is not None for i, v in zip(inputs, node.inputs, strict=True)):
                 return None

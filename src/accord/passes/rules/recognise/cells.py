@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from accord.ir import dims as D
 from accord.ir.build import Builder
 from accord.ir.patch import Patch
 from accord.ir.reason import Reason
@@ -107,7 +108,7 @@ class RecogniseLSTMCell(Rule):
         if shape is None or context.tensor(cell).shape != shape or not allows("LSTM", dtype, context) or dtype is None:
             return Reason("the cell state has another shape or type than the gates")
         size = found[0].bias.size
-        inputs = _input_and_state(found, size, context)
+        inputs = _input_and_state(found, size, shape[0], context)
         if isinstance(inputs, Reason):
             return inputs
         blocked = _blocked((*inner, *reader.nodes), (node.outputs[0], total.outputs[0]))
@@ -124,16 +125,20 @@ class RecogniseLSTMCell(Rule):
 
 
 def _input_and_state(
-    gates: Sequence[Linear], size: int, context: RuleContext, state: ir.Value | None = None
+    gates: Sequence[Linear], size: int, batch: D.DimLike, context: RuleContext, state: ir.Value | None = None
 ) -> tuple[ir.Value, ir.Value | None] | Reason:
     """The two values that the gates are made of: the input and the state of ``size`` features."""
     values = list(dict.fromkeys(v for g in gates for v in g.terms))
     if state is None:
         fits = [v for v in values if (context.tensor(v).shape or (0,))[-1] == size]
         state = fits[-1] if len(values) == 2 and fits else None
+    if not all(np.isfinite(a).all() for g in gates for a in (g.bias, *g.terms.values())):
+        return Reason("a matrix or a bias is not finite")
     rest = [v for v in values if v is not state]
     if len(rest) != 1:
         return Reason(f"the gates are made of {len(values)} values, not of an input and a state")
+    if any((context.tensor(v).shape or (None,))[0] != batch for v in values):
+        return Reason("the input or the state is one for the whole batch")
     return rest[0], state
 
 
@@ -204,14 +209,15 @@ class RecogniseGRUCell(Rule):
         dtype = context.tensor(node.outputs[0]).dtype
         if dtype is None or not allows("GRU", dtype, context):
             return Reason("the operator does not take this type")
-        if context.tensor(state).shape != context.tensor(node.outputs[0]).shape:
+        shape = context.tensor(node.outputs[0]).shape
+        if shape is None or context.tensor(state).shape != shape:
             return Reason("the state has another shape than the gates")
         blocked = _blocked(inner, (node.outputs[0],))
         if blocked is not None:
             return blocked
         # The proposal's recurrent part has a bias of its own, inside the reset where that comes after the product.
         parts = (z, r, Linear({**own.terms, **recurrent.terms}, own.bias))
-        inputs = _input_and_state(parts, size, context, state)
+        inputs = _input_and_state(parts, size, shape[0], context, state)
         if isinstance(inputs, Reason):
             return inputs
         b = context.builder()

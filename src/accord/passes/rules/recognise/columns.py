@@ -9,6 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from accord.passes.rule import RuleContext
+from accord.passes.rules.recognise.linear_map import WIDEST
 from accord.passes.rules.recognise.views import Views
 
 __all__ = ["same_columns"]
@@ -37,6 +38,8 @@ def _labels(value: ir.Value, context: RuleContext, depth: int) -> list[Hashable]
     if not shape or not isinstance(shape[-1], int) or depth == 0:
         return None
     width = shape[-1]
+    if width > WIDEST:
+        return None
     content = context.constant(value)
     if content is not None:
         if content.size > _LARGEST:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from accord.passes.rule import RuleContext
+from accord.passes.rules.recognise.region import LARGEST
 
 __all__ = ["Gates", "Linear"]
 
@@ -58,7 +59,7 @@ class Gates:
         shape = self.context.tensor(value).shape
         if value is None or node is None or node.domain != "" or depth == 0:
             return None
-        if shape is None or len(shape) != 2 or not isinstance(shape[1], int):
+        if shape is None or len(shape) != 2 or not isinstance(shape[1], int) or shape[1] > LARGEST:
             return None
         match node.op_type:
             case "MatMul":

@@ -18,7 +18,7 @@ from accord.ir.patch import Patch, patch_from
 from accord.ir.reason import Reason
 from accord.passes.manager import label
 from accord.passes.rule import Rule, RuleContext, onnx_ops
-from accord.passes.rules.recognise.region import allows
+from accord.passes.rules.recognise.region import LARGEST, allows
 
 __all__ = ["RecogniseGroupNorm"]
 
@@ -35,10 +35,6 @@ class _Walk:
     nodes: list[ir.Node]
 
 
-#: A size that a damaged file declares may be any number; no normalisation has more channels.
-_MOST_CHANNELS = 1 << 20
-
-
 class RecogniseGroupNorm(Rule):
     """Reshape to groups, InstanceNormalization, Reshape back, scale and shift → GroupNormalization."""
 
@@ -53,7 +49,7 @@ class RecogniseGroupNorm(Rule):
         if shape is None or dtype is None or len(shape) < 2 or not isinstance(shape[1], int):
             return None
         channels = shape[1]
-        if channels > _MOST_CHANNELS:
+        if channels > LARGEST:
             return None
         walk = _Walk(np.ones(channels), np.zeros(channels), [])
         inner = self._back(node, walk, shape, context)

@@ -13,12 +13,14 @@ import onnx_ir as ir
 from accord.ir import dims as D
 from accord.passes.rule import RuleContext
 
-__all__ = ["Ints", "Map", "Mapper", "Part", "candidates"]
+__all__ = ["WIDEST", "Ints", "Map", "Mapper", "Part", "candidates"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 _OPS = frozenset("Add Sub Mul Neg Concat Slice Split Gather Unsqueeze Squeeze Reshape Transpose Identity Cast".split())
 _LIMIT = 40
+#: Size of the last axis at most.
+WIDEST = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,20 +119,37 @@ def _by_shape(b: Builder, value: ir.Value, heads: int) -> ir.Value:
 
 
 def full_mask(b: Builder, value: ir.Value, frame: Frame) -> ir.Value | Reason:
-    """The mask with all queries and keys, as ONNX Runtime wants it; other axes may broadcast."""
+    """The mask with all queries and keys, as ONNX Runtime wants it; other axes may broadcast.
+
+    The operator takes a mask with fewer keys for one that hides the rest, so a size that may be 1 is always expanded.
+    """
     shape = b.shape(value)
     if shape is None:
         return Reason("the rank of the mask is not known")
     padded = (1,) * (2 - len(shape)) + tuple(shape)
     sizes: list[ir.Value] = []
-    for size, wanted, source in zip(padded[-2:], frame.shape[-2:], (frame.query, frame.key), strict=True):
-        if size != 1 or wanted == 1:
-            sizes.append(b.ints(1))  # it has this size already, perhaps under another name
+    for axis, (size, wanted) in enumerate(zip(padded[-2:], frame.shape[-2:], strict=True)):
+        if size == wanted or (axis == 0 and size != 1):
+            sizes.append(b.ints(1))
+        elif isinstance(wanted, int):
+            sizes.append(b.ints(wanted))
         else:
-            sizes.append(
-                b.ints(wanted) if isinstance(wanted, int) else b("Shape", source, start=frame.axis, end=frame.axis + 1)
-            )
+            sizes.append(_length(b, (frame.query, frame.key)[axis], frame.axis))
     if all(b.fact(v).is_const and b.fact(v).numpy() == 1 for v in sizes) and len(shape) >= 2:
         return value
-    target = sizes[0] if len(sizes) == 1 else b("Concat", *sizes, axis=0)
-    return b("Expand", value, target)
+    return b("Expand", value, b("Concat", *sizes, axis=0))
+
+
+def _length(b: Builder, value: ir.Value, axis: int) -> ir.Value:
+    """The size of an axis, without reading a value that is put together along it: a cache is to be read by nobody."""
+    node = value.producer()
+    if node is not None and node.op_type == "Concat" and node.domain == "" and all(v is not None for v in node.inputs):
+        own = next((a.value for a in node.attributes.values() if a.name == "axis"), 0)
+        rank = len(b.shape(value) or ())
+        if rank and own % rank == axis:
+            parts = [b("Shape", v, start=axis, end=axis + 1) for v in node.inputs]
+            total = parts[0]
+            for part in parts[1:]:
+                total = b("Add", total, part)
+            return total
+    return b("Shape", value, start=axis, end=axis + 1)

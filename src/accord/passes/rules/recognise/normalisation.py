@@ -23,7 +23,7 @@ from accord.ir.reason import Reason
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 from accord.passes.rules.recognise.algebra import Algebra, Base, Floats, Monomial, Poly, Reduced, UnfitError
 from accord.passes.rules.recognise.formula import THROUGH, Moments, moments, one, read, split
-from accord.passes.rules.recognise.region import Region, allows, regions, same_shape, tolerance
+from accord.passes.rules.recognise.region import LARGEST, Region, allows, regions, same_shape, tolerance
 
 __all__ = ["RecogniseNormalisation"]
 
@@ -169,17 +169,22 @@ def _emit(b: Builder, region: Region, context: RuleContext, found: _Found) -> ir
     assert shape is not None and dtype is not None
     rank = len(shape)
     axes = _whole(found.axes, shape)
-    vary = {i for c in (found.scale, found.bias) for i, d in enumerate(c.shape) if d != 1}
+    factor, offset = _compact(found.scale), _compact(found.bias)
+    vary = {i for c in (factor, offset) for i, d in enumerate(c.shape) if d != 1}
     spatial = rank >= 3 and axes == list(range(2, rank)) and found.centred
     sizes = [shape[a] for a in axes]
     if spatial and vary <= {1} and (vary or rank > 3 or not D.is_known(sizes)) and isinstance(shape[1], int):
+        if shape[1] > LARGEST:
+            return Reason(f"the scale would have {shape[1]} elements")
         if not allows("InstanceNormalization", dtype, context):
             return Reason(f"InstanceNormalization does not take {dtype.name.lower()}")
-        scale, bias = (_constant(b, c, [1], [shape[1]], dtype) for c in (found.scale, found.bias))
+        scale, bias = (_constant(b, c, [1], [shape[1]], dtype) for c in (factor, offset))
         return b("InstanceNormalization", x, scale, bias, epsilon=found.epsilon)
     if not vary <= set(axes):
         other = sorted(vary - set(axes))
         return Reason(f"scale or shift vary along axis {other[0]}, which is not normalised")
+    if (D.known_product(sizes) or 0) > LARGEST:
+        return Reason(f"the scale would have {D.known_product(sizes)} elements")
     if not D.is_known(sizes):
         return Reason(
             "the size of a normalised axis is only known at run time", "Give that axis of the input a fixed size."
@@ -187,10 +192,10 @@ def _emit(b: Builder, region: Region, context: RuleContext, found: _Found) -> ir
     op = "LayerNormalization" if found.centred else "RMSNormalization"
     if not allows(op, dtype, context):
         return Reason(f"{op} does not take {dtype.name.lower()}")
-    if not found.centred and found.bias.any():
+    if not found.centred and offset.any():
         return Reason("RMSNormalization has no shift")
-    scale = _constant(b, found.scale, axes, sizes, dtype)
-    shift = _constant(b, found.bias, axes, sizes, dtype) if found.bias.any() else None
+    scale = _constant(b, factor, axes, sizes, dtype)
+    shift = _constant(b, offset, axes, sizes, dtype) if offset.any() else None
     kept = [i for i in range(rank) if i not in axes]
     perm = [*kept, *axes]
     moved = perm != list(range(rank))
@@ -203,6 +208,15 @@ def _emit(b: Builder, region: Region, context: RuleContext, found: _Found) -> ir
         epsilon=found.epsilon,
     )
     return b("Transpose", y, perm=[perm.index(i) for i in range(rank)]) if moved else y
+
+
+def _compact(array: Floats) -> Floats:
+    """The array with size 1 along every axis where it does not vary."""
+    for axis in range(array.ndim):
+        first = array.take([0], axis)
+        if array.shape[axis] > 1 and bool((array == first).all()):
+            array = first
+    return array
 
 
 def _whole(axes: frozenset[int], shape: D.Shape) -> list[int]:

@@ -19,8 +19,11 @@ from accord.ir.reason import Reason
 from accord.passes.manager import label
 from accord.passes.rule import RuleContext
 
-__all__ = ["Region", "allows", "known", "regions", "same_shape", "tolerance"]
+__all__ = ["LARGEST", "Region", "allows", "known", "regions", "same_shape", "tolerance"]
 
+#: Elements of a constant that a rule makes, or of a value that it computes for comparison, at most. Sizes come from
+#: files that nobody checked, so that no array may be made of one before it was looked at.
+LARGEST = 1 << 22
 #: More nodes than the longest spelling of a normalisation that exporters write.
 _LIMIT = 40
 

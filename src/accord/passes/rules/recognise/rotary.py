@@ -21,7 +21,7 @@ from accord.ir.reason import Reason
 from accord.passes.manager import label
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 from accord.passes.rules.recognise.columns import same_columns
-from accord.passes.rules.recognise.linear_map import Ints, Map, Mapper, candidates
+from accord.passes.rules.recognise.linear_map import WIDEST, Ints, Map, Mapper, candidates
 from accord.passes.rules.recognise.region import allows
 
 __all__ = ["RecogniseRotary"]
@@ -93,7 +93,9 @@ class RecogniseRotary(Rule):
 def _find(root: ir.Value, context: RuleContext) -> tuple[ir.Value, Mapper, _Found] | Reason | None:
     """The rotation that ``root`` is, and of what."""
     shape, dtype = context.tensor(root).shape, context.tensor(root).dtype
-    if shape is None or not 3 <= len(shape) <= 4 or not isinstance(shape[-1], int) or shape[-1] < 2:
+    if shape is None or not 3 <= len(shape) <= 4 or not isinstance(shape[-1], int):
+        return None
+    if not 2 <= shape[-1] <= WIDEST:
         return None
     for x in candidates(root, context):
         if context.tensor(x).shape != shape or context.tensor(x).dtype != dtype:
