@@ -130,6 +130,11 @@ class Model:
         return True
 
     @property
+    def executor(self) -> Executor:
+        """What runs the plan, for tools that watch it."""
+        return self._executor
+
+    @property
     def compiled(self) -> Compiled:
         """Graph, plan, patches and reasons, for ``explain``; compiled now if the plan was found on disk."""
         with self._lock:
