@@ -23,6 +23,10 @@ def compiled(proto, **options) -> Model:
     return Model(proto, Options(**options))
 
 
+#: Rules that join operators into functions.
+FUSIONS = ("fuse-epilogue", "fuse-loops")
+
+
 def ops(m: Model) -> list[str]:
     """The operators that are left, those of fused ones too."""
     functions = m.compiled.model.functions
@@ -38,7 +42,7 @@ def check(proto, feeds: dict[str, np.ndarray], rule: str, left: list[str], **opt
     m = compiled(proto, **options)
     assert rule in fired(m)
     assert ops(m) == left
-    without = compiled(proto, disabled_rules=(rule,))
+    without = compiled(proto, disabled_rules=(rule, *options.get("disabled_rules", ())))
     assert rule not in fired(without)
     want = evaluate(proto, feeds)
     for got in (m(feeds), without(feeds), compiled(proto, level=0)(feeds)):
@@ -131,7 +135,7 @@ def test_transposes_merge():
         {"x": (F, [2, 3, 4])},
         ["y"],
     )
-    check(proto, {"x": rand(2, 3, 4)}, "merge-transposes", ["Relu", "Transpose", "Neg"])
+    check(proto, {"x": rand(2, 3, 4)}, "merge-transposes", ["Relu", "Transpose", "Neg"], level=1)
 
 
 def test_a_transpose_of_ones_is_a_reshape():
@@ -349,3 +353,82 @@ def test_unknown_rules_and_levels_are_errors():
         Options(disabled_rules=("no-such-rule",))
     with pytest.raises(AccordError, match="level"):
         Options(level=4)
+
+
+def test_weights_of_fewer_bits_are_restored_at_load():
+    packed = np.random.default_rng(0).integers(-128, 128, (700, 600)).astype(np.int8)
+    proto = model(
+        [
+            node("Cast", ["w"], ["a"], to=1),
+            node("Mul", ["a", "s"], ["b"]),
+            node("MatMul", ["x", "b"], ["y"]),
+        ],
+        {"x": (F, [2, 700])},
+        ["y"],
+        {"w": packed, "s": rand(600) / 4096},
+    )
+    check(proto, {"x": rand(2, 700)}, "fold-constants", ["MatMul"], level=1)
+
+
+def test_rows_of_a_table_are_restored_after_they_were_looked_up():
+    packed = np.random.default_rng(0).integers(-128, 128, (3000, 200)).astype(np.int8)
+    proto = model(
+        [
+            node("Cast", ["w"], ["a"], to=1),
+            node("Mul", ["a", "s"], ["b"]),
+            node("Gather", ["b", "i"], ["y"]),
+        ],
+        {"i": (np.int64, [2, "n"])},
+        ["y"],
+        {"w": packed, "s": rand(3000, 1)},
+    )
+    indices = {"i": np.array([[1, -1, 7], [0, 2999, 3]])}
+    check(proto, indices, "gather-before-elementwise", ["Gather", "Cast", "Gather", "Mul"], level=1)
+
+
+@pytest.mark.parametrize("scale", [(200,), (1, 200), ()])
+def test_what_has_no_rows_is_not_looked_up(scale):
+    packed = np.random.default_rng(0).integers(-128, 128, (3000, 200)).astype(np.int8)
+    nodes = [
+        node("Cast", ["w"], ["a"], to=1),
+        node("Mul", ["a", "s"], ["b"]),
+        node("Gather", ["b", "i"], ["y"]),
+    ]
+    proto = model(nodes, {"i": (np.int64, [2, 3])}, ["y"], {"w": packed, "s": rand(*scale)})
+    check(
+        proto,
+        {"i": np.array([[1, -1, 7], [0, 2999, 3]])},
+        "gather-before-elementwise",
+        ["Gather", "Cast", "Mul"],
+        level=1,
+    )
+
+
+def test_transposes_go_behind_elementwise_operators_and_meet():
+    proto = model(
+        [
+            node("Transpose", ["x"], ["a"], perm=[0, 2, 3, 1]),
+            node("Mul", ["a", "s"], ["b"]),
+            node("Relu", ["b"], ["c"]),
+            node("Add", ["c", "a"], ["d"]),
+            node("Transpose", ["d"], ["y"], perm=[0, 3, 1, 2]),
+        ],
+        {"x": (F, ["n", 3, 4, 5])},
+        ["y"],
+        {"s": rand(3)},
+    )
+    check(proto, {"x": rand(2, 3, 4, 5)}, "sink-transpose", ["Mul", "Relu", "Add"], level=2, disabled_rules=FUSIONS)
+
+
+def test_transposes_that_differ_stay():
+    proto = model(
+        [
+            node("Transpose", ["x"], ["a"], perm=[1, 0, 2]),
+            node("Transpose", ["x"], ["b"], perm=[0, 2, 1]),
+            node("Add", ["a", "b"], ["y"]),
+        ],
+        {"x": (F, [3, 3, 3])},
+        ["y"],
+    )
+    m = compiled(proto)
+    assert any("different ways" in r for r in reasons(m, "sink-transpose"))

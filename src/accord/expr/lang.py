@@ -65,6 +65,9 @@ class Expr:
     def __eq__(self, other: object) -> bool:
         return self is other
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _make, (self.op, self.args, self.dtype, self.value)
+
     def __repr__(self) -> str:
         if self.op == "const":
             return f"{self.value!r}:{self.dtype}"

@@ -27,6 +27,7 @@ from accord.passes.rules.recognise.softmax import RecogniseSoftmax
 from accord.passes.rules.simplify import (
     CollapseReshapes,
     FoldReshapeTarget,
+    GatherBeforeElementwise,
     MergeTransposes,
     RemoveIdentity,
     RemoveNeutralArithmetic,
@@ -34,6 +35,7 @@ from accord.passes.rules.simplify import (
     RemoveNoOpMovement,
     TransposeToReshape,
 )
+from accord.passes.rules.sink import SinkTranspose
 
 __all__ = ["Phase", "phases", "rule_names"]
 
@@ -52,12 +54,14 @@ def phases() -> tuple[Phase, ...]:
         Phase(
             "declutter",
             (
+                GatherBeforeElementwise(),
                 FoldConstants(),
                 RemoveIdentity(),
                 RemoveNoOpCast(),
                 RemoveNoOpMovement(),
                 MergeTransposes(),
                 TransposeToReshape(),
+                SinkTranspose(),
                 FoldReshapeTarget(),
                 CollapseReshapes(),
                 RemoveNeutralArithmetic(),

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import accord
-from accord.backends.protocol import Kernel, NativeKernel
+from accord.backends.protocol import Kernel, NativeKernel, Phase
 from accord.plan.plan import Plan
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options
@@ -191,6 +191,10 @@ class _Pickler(pickle.Pickler):
         return self._known[id(obj)]
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Phase) and hasattr(
+            obj.code, "as_stored"
+        ):  # launches may need all of it, machine code does not
+            return Phase, (obj.code.as_stored(), obj.operands, obj.dims, obj.launch)
         if isinstance(obj, NativeKernel) and obj.constants:  # the plan has them as constants of its own
             return _without_constants, (_fields(obj),)
         return NotImplemented

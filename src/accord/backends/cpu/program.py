@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from accord.backends.cpu.jit import entries
+from accord.backends.cpu.jit import cache_key, entries
 from accord.backends.cpu.threads import pool
 from accord.backends.cpu.walker import FIELDS
 from accord.backends.protocol import Array, Launch, Phase, Program, StoredCodeError
@@ -120,10 +120,12 @@ class KernelCode:
 
     checks: ClassVar[bool] = False
 
-    def __reduce__(self) -> tuple[object, ...]:
-        from accord.backends.cpu.jit import cache_key
+    def __getstate__(self) -> dict[str, object]:
+        return {k: v for k, v in self.__dict__.items() if k != "_address"}  # it means nothing to another process
 
-        return CompiledCode, (self.symbol, cache_key(self), self.checks)
+    def as_stored(self) -> CompiledCode:
+        """What a stored plan has in its place."""
+        return CompiledCode(self.symbol, cache_key(self), self.checks)
 
     @property
     def symbol(self) -> str:

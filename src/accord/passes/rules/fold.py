@@ -26,8 +26,36 @@ def _has_graph(node: ir.Node) -> bool:
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
 
 
+def only_looked_up(node: ir.Node) -> bool:
+    """Whether rows are picked out of what a node computes, and nothing else is done with it."""
+    todo, seen = [node], {node}
+    while todo:
+        current = todo.pop()
+        for out in current.outputs:
+            if out.is_graph_output():
+                return False
+            for use in out.uses():
+                if use.node.domain == "" and use.node.op_type == "Gather" and use.idx == 0:
+                    continue
+                if use.node.op_type not in _ROWWISE or len(seen) > _FAR:
+                    return False
+                if use.node not in seen:
+                    seen.add(use.node)
+                    todo.append(use.node)
+    return True
+
+
+#: Elementwise operators with which weights are restored from fewer bits, and how many of them to look through.
+_ROWWISE = frozenset({"Cast", "Mul", "Sub", "Add", "Div", "DequantizeLinear"})
+_FAR = 8
+
+
 class FoldConstants(Rule):
-    """Compute a node whose inputs are all known, through the reference backend."""
+    """Compute a node whose inputs are all known, through the reference backend.
+
+    A result that is larger only because its elements are (weights that were stored in fewer bits) is kept as well, but
+    for tables of which a run looks up a few rows.
+    """
 
     name: ClassVar[str] = "fold-constants"
 
@@ -75,13 +103,16 @@ class FoldConstants(Rule):
             inputs.append(fact.const)
         if any(not isinstance(f, TensorFact) for f in facts):
             return None
-        size_out = 0
+        size_out = most = 0
         for f in facts:
             elements = D.known_product(f.shape) if f.shape is not None else None
             if elements is None or f.dtype is None:
                 return Reason("the result's shape is not known")
             size_out += int(elements * max(f.dtype.itemsize, 1))
-        if size_out > size_in + MAX_GROWTH_BYTES:
+            most = max(most, elements)
+        if size_out > size_in + MAX_GROWTH_BYTES and (
+            most > max((t.size for t in inputs if t is not None), default=0) or only_looked_up(node)
+        ):
             return Reason(f"the result ({size_out} bytes) is much larger than its inputs ({size_in} bytes)")
         arrays = [None if t is None else to_numpy(t) for t in inputs]
         results = evaluator(node, arrays, context.analyzer.opsets.get(node.domain, 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +15,7 @@ from accord.passes.rule import Rule, RuleContext, onnx_ops
 __all__ = [
     "CollapseReshapes",
     "FoldReshapeTarget",
+    "GatherBeforeElementwise",
     "MergeTransposes",
     "RemoveIdentity",
     "RemoveNeutralArithmetic",
@@ -282,3 +283,55 @@ class RemoveNeutralArithmetic(Rule):
             note = "neutral constant" + (" (the sign of a zero may differ)" if zero_sign else "")
             return Patch({node.outputs[0]: x}, note=note)
         return None
+
+
+#: Elementwise operators that restore a weight from fewer bits.
+_RESTORING = frozenset({"Cast", "Mul", "Sub", "Add", "Div"})
+_FAR = 8
+
+
+def _from_constants(value: ir.Value, depth: int = _FAR) -> bool:
+    """Whether a value is computed from weights alone, elementwise."""
+    if value.const_value is not None and not value.is_graph_input():
+        return True
+    maker = value.producer()
+    if maker is None or depth == 0 or maker.domain != "" or maker.op_type not in _RESTORING:
+        return False
+    return all(v is not None and _from_constants(v, depth - 1) for v in maker.inputs)
+
+
+class GatherBeforeElementwise(Rule):
+    """Rows looked up in what elementwise operators make of weights → the same operators on the rows looked up.
+
+    So of a table whose weights are stored in few bits only the rows that a run needs are restored.
+    """
+
+    name: ClassVar[str] = "gather-before-elementwise"
+    ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops("Gather")
+
+    def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
+        """A patch with a Gather for each input of the operator that has rows."""
+        table = node.inputs[0]
+        maker = None if table is None else table.producer()
+        if table is None or maker is None or maker.op_type not in _RESTORING or not _from_constants(table):
+            return None
+        shape = context.tensor(table).shape
+        if shape is None or not shape or int(context.attr(node, "axis", 0)) % len(shape) != 0:
+            return Reason("rows are not looked up along the first axis")
+        if context.only_use(table) is not node:
+            return Reason(f"'{table.name}' has other uses")
+        b = context.builder()
+        rows: list[ir.Value] = []
+        for v in maker.inputs:
+            own = context.tensor(v).shape
+            if v is None or own is None:
+                return Reason("a shape is not known")
+            if len(own) == len(shape) and own[0] == shape[0]:
+                rows.append(b("Gather", v, node.inputs[1], axis=0))
+            elif len(own) == len(shape) and own[0] != 1:
+                return Reason(f"'{v.name}' has other rows")
+            else:
+                rows.append(v)
+        attributes: dict[str, Any] = dict(maker.attributes.items())
+        restored = b(maker.op_type, *rows, **attributes)
+        return patch_from(b, node, [restored], f"{maker.op_type} after the look-up")

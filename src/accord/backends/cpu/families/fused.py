@@ -8,17 +8,15 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
-from accord.backends.cpu.families.groups import group_kernel
+from accord.backends.cpu.families.groups import group_kernel, orders_like_inputs
 from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, const, operand
 from accord.expr.onnx_ops import dtype_name, lower
-from accord.ir import dims as D
-from accord.ir.dims import DimLike
 from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
-from accord.ir.strides import Access, Order, broadcast_access, order_of
+from accord.ir.strides import Access, broadcast_access
 
 __all__ = ["arrange_fused", "select_fused"]
 
@@ -56,7 +54,7 @@ def arrange_fused(view: NodeView) -> Arrangement:
     root = body.root()
     key = (root.node.domain, root.node.op_type)
     if key not in ROOTS:
-        return _follow(view)
+        return _follow(body)
     arranger = ARRANGERS.get(key)
     if arranger is None:
         return Arrangement()
@@ -67,25 +65,11 @@ def arrange_fused(view: NodeView) -> Arrangement:
     )
 
 
-def _follow(view: NodeView) -> Arrangement:
-    """Outputs of a loop nest lie as the largest input of their rank does that has no gaps."""
-    orders: dict[int, tuple[DimLike, Order]] = {}
-    for i in range(len(view.node.inputs)):
-        shape = view.tensor(i).shape
-        if shape is None or view.tensor(i).is_const:
-            continue
-        order = order_of(shape, view.access(i))
-        size = D.product(shape)
-        if order is not None and (len(shape) not in orders or _is_larger(size, orders[len(shape)][0])):
-            orders[len(shape)] = size, order
-    outputs = [
-        None if (rank := view.output(j).rank) not in orders else orders[rank][1] for j in range(len(view.node.outputs))
-    ]
-    return Arrangement(outputs=tuple(outputs), strided=True)
-
-
-def _is_larger(size: DimLike, other: DimLike) -> bool:
-    return size != other and D.proves_le(other, size)
+def _follow(body: _Body) -> Arrangement:
+    """Outputs of a loop nest lie as it walks its largest input."""
+    nodes = [NodeView(n, body.analyzer, body.layouts) for n in body.nodes]
+    orders = orders_like_inputs(nodes, body.function.outputs, body.layouts.__getitem__)
+    return Arrangement(outputs=tuple(orders), strided=True)
 
 
 def _group(body: _Body) -> Kernel | Reason:

@@ -28,9 +28,20 @@ from accord.expr.onnx_ops import dtype_name
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
-from accord.ir.strides import Access
+from accord.ir.strides import Access, Order
 
-__all__ = ["MEMBERS", "Group", "Member", "Term", "can_join", "group_kernel", "member", "substituted", "wide"]
+__all__ = [
+    "MEMBERS",
+    "Group",
+    "Member",
+    "Term",
+    "can_join",
+    "group_kernel",
+    "member",
+    "orders_like_inputs",
+    "substituted",
+    "wide",
+]
 
 Member: TypeAlias = "Callable[[Group, NodeView], Reason | None]"
 MEMBERS: dict[tuple[str, str], Member] = {}
@@ -527,6 +538,40 @@ def can_join(nodes: Sequence[NodeView]) -> Reason | None:
         return group.wasteful(stores)
     space = group._space(stores)
     return space if isinstance(space, Reason) else None
+
+
+def orders_like_inputs(
+    nodes: Sequence[NodeView], outputs: Sequence[ir.Value], access_of: Callable[[ir.Value], Access]
+) -> list[Order | None]:
+    """For each output the order of axes in which the group walks its largest input; None where that does not tell."""
+    group = _grown(nodes, access_of)
+    if isinstance(group, Reason):
+        return [None] * len(outputs)
+    reads = [v for v in group._values if isinstance(v, _Read) and isinstance(v.source, ir.Value)]
+    reads = [v for v in reads if isinstance(v.source, ir.Value) and v.source not in group._substitutes]
+    if not reads:
+        return [None] * len(outputs)
+    largest = max(reads, key=lambda v: _typical(D.product(a.extent for run in v.axes for a in leaves(run))))
+    steps: dict[int, int] = {}
+    for run, stride in zip(largest.axes, largest.access.strides, strict=True):
+        steps.update((id(leaf), _typical(step)) for leaf, step in strides_of(run, stride))
+    found: list[Order | None] = []
+    for v in outputs:
+        axes = group.terms[v].axes
+        along = [[steps.get(id(leaf), 0) for leaf in leaves(run)] for run in axes]
+        if any(0 in a for a in along):
+            found.append(None)
+        else:  # axes of size 1 have no leaves: they come first
+            found.append(tuple(sorted(range(len(axes)), key=lambda i: -min(along[i], default=1 << 62))))
+    return found
+
+
+def _typical(size: DimLike) -> int:
+    """``size`` where every symbol has some usual value; only for comparing sizes."""
+    return D.evaluate(size, dict.fromkeys(D.symbols_of(size), _USUAL))
+
+
+_USUAL = 97
 
 
 def _grown(nodes: Sequence[NodeView], access_of: Callable[[ir.Value], Access] | None) -> Group | Reason:
