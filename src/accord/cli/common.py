@@ -318,9 +318,9 @@ def model_argument(function: F) -> F:
 # words
 
 
-def plural(count: int, noun: str) -> str:
-    """'1 node', '2 nodes'."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """'1 node', '2 nodes'; '2 patches' where the plural is given."""
+    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 
 def size_text(nbytes: float) -> str:

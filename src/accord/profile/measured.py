@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,12 @@ class Measured:
     def frame(self) -> Frame | None:
         """The last frame of the outermost plan; None if none of its steps runs."""
         return self.frames.get(id(self.executor))
+
+    @property
+    def outside(self) -> float:
+        """Seconds of a run that pass outside its steps: a run that nobody watched less the steps of the one before."""
+        steps = [sum(t.own or 0 for t in run.times) * 1e-9 for run in self.watched]
+        return max(0.0, statistics.median(whole - inner for whole, inner in zip(self.seconds, steps, strict=True)))
 
     def middle(self) -> WatchedRun:
         """The watched run whose time is in the middle."""

@@ -16,13 +16,14 @@ from accord.profile.measured import Measured, measured
 from accord.profile.peaks import Peaks, peaks
 from accord.profile.steps import StepRecord, live_bytes, records, slot_bytes, walk, with_single
 from accord.runtime.inputs import match_inputs
+from accord.runtime.observed import observe
+from accord.runtime.watch import Collector, watched
 
 if TYPE_CHECKING:
     from accord.passes.manager import SkippedRule
     from accord.runtime.model import Model
-    from accord.runtime.watch import WatchedRun
 
-__all__ = ["FORMAT", "Memory", "Profile", "profile"]
+__all__ = ["FORMAT", "Happening", "Memory", "Profile", "profile", "roofline"]
 
 #: Version of the form of ``op_profile.json``.
 FORMAT: Final = 1
@@ -47,6 +48,21 @@ class Memory:
     outputs: int
 
 
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One execution of a step; what a step of control flow starts happens within it.
+
+    Attributes:
+        step: Number of the record in :attr:`Profile.steps`.
+        start: Seconds since the run's first step.
+        duration: Seconds.
+    """
+
+    step: int
+    start: float
+    duration: float
+
+
 @dataclass(slots=True)
 class Profile:
     """What was measured.
@@ -59,11 +75,12 @@ class Profile:
         symbolic: Names of the inputs' sizes that the caller may choose.
         median: Middle time of a run in seconds, nobody watching.
         least: The least.
-        single: Middle time on one thread; None if ``threads`` is 1.
+        outside: Seconds of a run that pass outside its steps.
+        single: The least time on one thread; None if ``threads`` is 1.
         steps: One record a step, in order of execution.
         memory: Of the outermost plan.
         peaks: What the machine can do on so many threads; None for a device that cannot be measured.
-        timeline: The steps of one run, the one whose time is in the middle.
+        timeline: What happened when in one run, the one whose time is in the middle.
         skipped: Rewrites that looked at a node and did not happen.
     """
 
@@ -74,11 +91,12 @@ class Profile:
     symbolic: tuple[str, ...]
     median: float
     least: float
+    outside: float
     single: float | None
     steps: list[StepRecord]
     memory: Memory
     peaks: Peaks | None
-    timeline: WatchedRun
+    timeline: tuple[Happening, ...]
     skipped: Sequence[SkippedRule] = field(default_factory=tuple)
 
     @property
@@ -96,9 +114,14 @@ class Profile:
         """The least seconds that the machine needs for the steps, one after the other."""
         return sum(s.bound.seconds for s in self.steps if s.bound is not None)
 
+    @property
+    def total(self) -> float:
+        """Seconds that a run is made of: less than the middle run takes on a busy machine, which most steps escape."""
+        return self.in_steps + self.outside
+
     def share(self, seconds: float) -> float:
-        """Part of the whole run; of its steps where they took longer, which measuring can cause."""
-        return seconds / max(self.median, self.in_steps)
+        """Part of a run."""
+        return seconds / self.total if self.total else 0.0
 
     def data(self) -> dict[str, Any]:
         """As JSON can hold it: everything but the timeline."""
@@ -125,7 +148,8 @@ class Profile:
                 "median": self.median,
                 "least": self.least,
                 "in_steps": self.in_steps,
-                "one_thread": self.single,
+                "outside_steps": self.outside,
+                "one_thread_least": self.single,
             },
             "operations": self.operations,
             "roofline": None if self.peaks is None else {"bound": self.bound, "share": self.bound / self.median},
@@ -200,12 +224,19 @@ def profile(
     one = measured(model.executor, values, runs, threads=1) if plan.threads > 1 else None
     advance("the machine")
     at = device_peaks(model, again=again)
-    steps = records(many.executor, many.watched, at)
-    if not again and any((s.efficiency or 0) > _TOO_FAST for s in steps):
+    found = records(many.executor, many.watched, at)
+    if not again and any((s.efficiency or 0) > _TOO_FAST for s in found.values()):
         at = device_peaks(model, again=True)
-        steps = records(many.executor, many.watched, at)
+        found = records(many.executor, many.watched, at)
+    steps = list(found.values())
     if one is not None:
-        steps = with_single(steps, records(one.executor, one.watched, at))
+        steps = with_single(steps, records(one.executor, one.watched, at).values())
+    positions = {key: i for i, key in enumerate(found)}
+    middle = many.middle()
+    timeline = (
+        Happening(positions[id(t.executor), t.index], (t.start - middle.start) * 1e-9, (t.duration or 0) * 1e-9)
+        for t in middle.times
+    )
     return Profile(
         name=plan.name,
         threads=plan.threads,
@@ -214,13 +245,46 @@ def profile(
         symbolic=tuple(sorted({d for v in model.inputs for d in v.shape or () if isinstance(d, str)})),
         median=statistics.median(many.seconds),
         least=min(many.seconds),
-        single=None if one is None else statistics.median(one.seconds),
+        outside=many.outside,
+        single=None if one is None else min(one.seconds),
         steps=steps,
         memory=_memory(many),
         peaks=at,
-        timeline=many.middle(),
+        timeline=tuple(sorted(timeline, key=lambda h: (h.start, -h.duration))),
         skipped=tuple(model.compiled.log.skipped),
     )
+
+
+def roofline(model: Model, inputs: Mapping[str, Any], seconds: float) -> dict[str, float] | None:
+    """A whole run against what the machine can, from one watched run and a time that was measured before.
+
+    Args:
+        model: The model, which has run with these inputs.
+        inputs: By name.
+        seconds: How long a run takes.
+
+    Returns:
+        "operations" of a run; "flops_per_second"; "peak", the part of the time that the operations need at the peaks of
+        their dtypes; "roofline", the part that each step's operations or bytes need, whichever is more. None where the
+        machine cannot be measured.
+    """
+    at = device_peaks(model)
+    if at is None:
+        return None
+    plan = model.plan
+    values = match_inputs(plan, len(plan.inputs), (), inputs)
+    collector = Collector(observe)
+    with watched(collector):
+        model.executor.run(values)
+    steps = records(model.executor, collector.runs, at).values()
+    operations = sum(s.operations or 0 for s in steps)
+    bounds = [s.bound for s in steps if s.bound is not None]
+    return {
+        "operations": operations,
+        "flops_per_second": operations / seconds,
+        "peak": sum(b.arithmetic for b in bounds) / seconds,
+        "roofline": sum(b.seconds for b in bounds) / seconds,
+    }
 
 
 def device_peaks(model: Model, *, again: bool = False) -> Peaks | None:

@@ -1,4 +1,4 @@
-"""From the times of runs to one record a step: what it took, moved and computed, and what the machine needs for that."""
+"""From the times of runs to one record a step: what it took, moved and computed, and what the machine needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from accord.backends.protocol import NativeKernel
+from accord.backends.protocol import NativeKernel, ViewKernel
 from accord.plan.plan import Plan, Step
 from accord.profile.peaks import Bound, Peaks, bound
 from accord.runtime.executor import Executor
@@ -41,7 +41,7 @@ class StepRecord:
         calls: How many times a run executes it.
         median: Middle of the runs' times in seconds, without what steps of its bodies took.
         least: The least of them.
-        single: Middle time on one thread; None if that was not measured.
+        single: The least time on one thread; None if that was not measured.
         inputs: Operands of the last call.
         outputs: Likewise.
         read: Bytes read.
@@ -49,8 +49,9 @@ class StepRecord:
         written: Bytes written.
         operations: Arithmetic operations; None if the kernel does not say.
         dtype: What it computes with, of the dtypes that have a peak; None for others.
-        bound: The least time that the machine needs; None for control flow, and where that
-            is not known.
+        bound: The least time that the machine needs; None for control flow, and where that is not known.
+        sources: Nodes that made its inputs.
+        readers: Nodes that read its outputs.
     """
 
     node: str
@@ -74,6 +75,8 @@ class StepRecord:
     operations: int | None
     dtype: str | None
     bound: Bound | None
+    sources: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -117,8 +120,10 @@ def walk(executor: Executor, within: tuple[str, ...] = ()) -> Iterator[tuple[Exe
         yield from walk(child, (*within, executor.plan.steps[index].placement.node))
 
 
-def records(executor: Executor, runs: Sequence[WatchedRun], at: Peaks | None) -> list[StepRecord]:
+def records(executor: Executor, runs: Sequence[WatchedRun], at: Peaks | None) -> dict[tuple[int, int], StepRecord]:
     """One record for each step that the runs executed, in order of first execution.
+
+    They are found by the ``id`` of the executor of their plan and by their number in it.
 
     Args:
         executor: Whose runs they are.
@@ -131,13 +136,37 @@ def records(executor: Executor, runs: Sequence[WatchedRun], at: Peaks | None) ->
         for t in run.times:
             per_run = found.setdefault((id(t.executor), t.index), [[] for _ in runs])
             per_run[number].append(t)
-    return [_record(around[key[0]], per_run, at) for key, per_run in found.items()]
+    links = {id(e): _links(e.plan) for e, _ in walk(executor)}
+    made = {}
+    for key, per_run in found.items():
+        sources, readers = links[key[0]]
+        record = _record(around[key[0]], per_run, at)
+        made[key] = replace(record, sources=sources.get(key[1], ()), readers=readers.get(key[1], ()))
+    return made
 
 
-def with_single(many: Sequence[StepRecord], single: Sequence[StepRecord]) -> list[StepRecord]:
-    """Records with the times that one thread took."""
-    known = {(s.within, s.index, s.node): s.median for s in single}
+def with_single(many: Iterable[StepRecord], single: Iterable[StepRecord]) -> list[StepRecord]:
+    """Records with the least times that one thread took."""
+    known = {(s.within, s.index, s.node): s.least for s in single}
     return [replace(r, single=known.get((r.within, r.index, r.node))) for r in many]
+
+
+def _links(plan: Plan) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, ...]]]:
+    """By number of the step: the nodes that made its inputs, and those that read its outputs, past views."""
+    maker: dict[int, int] = {}  # slot → step
+    sources: dict[int, tuple[str, ...]] = {}
+    readers: dict[int, tuple[str, ...]] = {}
+    names = [s.placement.node for s in plan.steps]
+    for index, step in enumerate(plan.steps):
+        makers = dict.fromkeys(maker[i] for i in step.inputs if i in maker)
+        if isinstance(step.kernel, ViewKernel) and step.inputs[0] in maker:
+            maker.update({o: maker[step.inputs[0]] for o in step.outputs if o >= 0})
+            continue
+        sources[index] = tuple(names[m] for m in makers)
+        for m in makers:
+            readers[m] = (*readers.get(m, ()), names[index])
+        maker.update({o: index for o in step.outputs if o >= 0})
+    return sources, readers
 
 
 def _record(within: tuple[str, ...], runs: list[list[StepTime]], at: Peaks | None) -> StepRecord:

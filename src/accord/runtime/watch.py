@@ -139,15 +139,16 @@ class Collector(Watch):
     Args:
         describe: Looks at the operands of a step; what it finds is kept with the step's time. It is called outside the
             times, once for each set of sizes for steps whose sizes follow from the input shapes, else each time.
+        known: What was found before, to be shared between collectors of one executor.
 
     Attributes:
         runs: What was collected, a run each.
     """
 
-    def __init__(self, describe: Describe | None = None) -> None:
+    def __init__(self, describe: Describe, known: dict[tuple[int, tuple[int, ...], int], Any] | None = None) -> None:
         self.runs: list[WatchedRun] = []
         self._describe = describe
-        self._known: dict[tuple[int, tuple[int, ...], int], Any] = {}
+        self._known = {} if known is None else known
         self._depth = 0
         self._inner = 0  # time of steps of bodies within the step under way
         self._count = 0
@@ -199,8 +200,6 @@ class Collector(Watch):
 
     def _looking(self, run: Running, index: int) -> Callable[[], Any]:
         """What to call after step ``index`` for its facts."""
-        if self._describe is None:
-            return _nothing
         key = (id(run.executor), run.frame.key, index)
         if key in self._known:
             return lambda: self._known[key]
@@ -225,7 +224,3 @@ class Collector(Watch):
         if self._count < MAX_TIMES:
             self._count += 1
             self.runs[-1].times.append(time_of)
-
-
-def _nothing() -> None:
-    return None
