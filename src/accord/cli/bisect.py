@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -85,12 +84,10 @@ def command(
     data = {
         "model": str(model),
         "level": choices.level,
-        **dataclasses.asdict(verdict),
+        **verdict.data(),
         "report": lines,
         "disabled_rules": [] if verdict.patch is None else sorted({*choices.disabled_rules, verdict.patch.rule}),
     }
-    if verdict.step is not None:
-        data["step"] = _step_data(verdict)
 
     def draw(console: Console) -> None:
         rows = [
@@ -109,20 +106,6 @@ def command(
     screen.show(data, draw)
     if verdict.fault != "none":
         ctx.exit(FAILED)
-
-
-def _step_data(verdict: Verdict) -> dict[str, Any]:
-    step = verdict.step
-    assert step is not None
-    p = step.placement
-    return {
-        "node": p.node,
-        "op": p.op,
-        "backend": p.backend,
-        "kernel": None if p.kernel is None else p.kernel.name,
-        "memory": step.memory,
-        "difference": dataclasses.asdict(step.difference),
-    }
 
 
 def _report(v: Verdict) -> list[str]:

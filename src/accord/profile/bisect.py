@@ -9,7 +9,7 @@ led to, which are found by checking each step of a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import onnx_ir as ir
@@ -51,6 +51,14 @@ class Trial:
         """Whether all outputs are within the tolerance."""
         return self.worst is None or not self.worst.is_fault
 
+    def data(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "patches": self.patches,
+            "right": self.is_right,
+            "worst": None if self.worst is None else self.worst.data(),
+        }
+
 
 @dataclass(slots=True)
 class Verdict:
@@ -68,7 +76,7 @@ class Verdict:
             not, or could not be, tried.
         without: The worst output with the patch's rule switched off; None if that was not tried.
         unchecked: Nodes that could not be checked.
-        quantising: Nodes that round to few bits while the model runs: there, the smallest error can become a whole level.
+        quantising: Nodes that round to few bits while the model runs: the least error can become a whole level there.
     """
 
     fault: str
@@ -85,6 +93,20 @@ class Verdict:
     def worst(self) -> Difference | None:
         """The worst output of the model as it is compiled by default."""
         return self.trials[0].worst if self.trials else None
+
+    def data(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "fault": self.fault,
+            "patches": self.patches,
+            "trials": [t.data() for t in self.trials],
+            "patch": None if self.patch is None else asdict(self.patch),
+            "step": None if self.step is None else self.step.data(),
+            "reference_agrees": self.reference_agrees,
+            "without": None if self.without is None else self.without.data(),
+            "unchecked": list(self.unchecked),
+            "quantising": self.quantising,
+        }
 
 
 def bisect(

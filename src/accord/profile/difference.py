@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,11 @@ class Difference:
     def is_fault(self) -> bool:
         """Whether it is beyond the tolerance."""
         return self.excess > 1
+
+    def data(self) -> dict[str, Any]:
+        """As JSON can hold it: None for infinity."""
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
+        return {**finite, "where": list(self.where)}
 
     def __str__(self) -> str:
         if self.error is None:

@@ -43,6 +43,18 @@ class StepFault:
     difference: Difference
     memory: bool = False
 
+    def data(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        p = self.placement
+        return {
+            "node": p.node,
+            "op": p.op,
+            "backend": p.backend,
+            "kernel": None if p.kernel is None else p.kernel.name,
+            "memory": self.memory,
+            "difference": self.difference.data(),
+        }
+
 
 class StepChecker(Watch):
     """Checks the steps of a run of a ``stepwise`` executor, until one is wrong.
