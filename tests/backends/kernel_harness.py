@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from hypothesis import strategies as st
 
 import accord.ops.catalog  # noqa: F401  registers shape rules
 from accord.backends.cpu import CpuBackend
@@ -24,7 +25,7 @@ from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
 
-__all__ = ["access_of", "empty_like", "laid_out", "run_node", "view_of"]
+__all__ = ["access_of", "empty_like", "laid_out", "layouts", "run_node", "values", "view_of"]
 
 Array = Any
 Select = Callable[[NodeView], "Kernel | Reason"]
@@ -80,9 +81,10 @@ def view_of(proto: onnx.ModelProto, arrays: Mapping[str, Array] | None = None) -
 
 def check_untouched(array: Array) -> None:
     """Fail if something was written beside the elements of an array that :func:`empty_like` made."""
-    memory = array.base
+    memory = array
     while memory.base is not None:
         memory = memory.base
+    memory = memory.reshape(-1)
     beside = np.ones(memory.shape, bool)
     start = (array.ctypes.data - memory.ctypes.data) // array.itemsize
     own = np.lib.stride_tricks.as_strided(
@@ -90,6 +92,27 @@ def check_untouched(array: Array) -> None:
     )
     own[...] = False
     np.testing.assert_array_equal(memory[beside], poison(array.dtype), "written beside the output")
+
+
+def values(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    """The same values for the same shape, so that an example that failed can be repeated."""
+    dtype = np.dtype(dtype)
+    rng = np.random.default_rng(shape)
+    if dtype.kind == "b":
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+@st.composite
+def layouts(draw, rank: int):
+    """An order of axes and gaps after each: mostly channels-last."""
+    last = (0, *range(2, rank), 1) if rank > 1 else (0,)
+    order = draw(st.sampled_from([last, last, last, tuple(range(rank))]) | st.permutations(range(rank)).map(tuple))
+    gaps = draw(st.just(()) | st.tuples(*[st.integers(0, 2)] * rank))
+    return order, gaps
 
 
 def run_node(

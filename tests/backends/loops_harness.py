@@ -150,9 +150,17 @@ class Graph:
         return [NodeView(n, self.analyzer, layouts) for n in self.model.graph]
 
     def run(
-        self, feeds: Mapping[str, Array], layouts: Mapping[str, Layout], env: Mapping[str, int] | None = None
+        self,
+        feeds: Mapping[str, Array],
+        layouts: Mapping[str, Layout],
+        env: Mapping[str, int] | None = None,
+        *,
+        in_place: bool = False,
     ) -> tuple[NativeKernel, list[Array]]:
-        """All nodes as one kernel, with inputs and outputs that lie as ``layouts`` says."""
+        """All nodes as one kernel, with inputs and outputs that lie as ``layouts`` says.
+
+        With ``in_place`` the outputs take the memory of the inputs that the kernel allows.
+        """
         outputs = list(self.model.graph.outputs)
         shapes = {
             v.name: tuple(D.evaluate(d, env or {}) for d in self.analyzer.facts.tensor(v).shape or ())
@@ -179,6 +187,10 @@ class Graph:
             dtype = self.analyzer.facts.tensor(v).dtype
             assert dtype is not None
             results.append(Memory(shapes[v.name], dtype.numpy(), access[v]))
+        for j, i in kernel.in_place if in_place else ():
+            taken = operands[i]
+            assert taken is not None
+            results[j] = memory[taken]
         flat = [None if v is None else memory[v].flat for v in operands]
         run_kernel(kernel, flat, [m.flat for m in results], env or {})
         assert all(m.untouched() for m in results)

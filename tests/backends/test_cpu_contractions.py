@@ -12,9 +12,10 @@ from kernel_harness import empty_like, laid_out, run_node, view_of
 
 from accord.backends.cpu import CpuBackend
 from accord.backends.cpu.blocking import MOST_CHUNK, Problem, chunks_of, cut
+from accord.backends.cpu.jit import machine
 from accord.backends.cpu.tile import tile_heights, vectors_for
 from accord.backends.reference.evaluator import evaluate
-from accord.expr.lang import call, cast, const, operand
+from accord.expr.lang import bits, call, cast, const, operand
 from accord.expr.primitives import gt, max_
 from builders import model, node
 
@@ -189,7 +190,7 @@ def convolutions(draw):
     """Input shape, weights' shape, attributes."""
     axes = draw(st.sampled_from([1, 2, 2, 2, 3]))
     group = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    c = group * draw(st.sampled_from([1, 3, 4, 16, 20] if axes < 3 else [1, 3, 5]))
+    c = group * draw(st.sampled_from([1, 3, 4, 5, 16, 20] if axes < 3 else [1, 3, 5]))
     m = group * draw(st.sampled_from([1, 2, 7, 16, 24, 33]))
     kernel = [draw(st.integers(1, 4 if axes < 3 else 2)) for _ in range(axes)]
     if draw(st.integers(0, 4)) == 0:
@@ -332,14 +333,16 @@ def test_tasks_cover_a_problem(data):
     problem = Problem(
         dtype,
         vectors,
-        draw(st.integers(1, 20)),
-        m,
-        n,
-        chunks_of(k),
-        draw(st.sampled_from([0, 4 * k, 4096])),
-        draw(st.booleans()),
-        0,
-        0,
+        heights=tile_heights(dtype, vectors),
+        wide=vectors * machine().width(bits(dtype)),
+        groups=draw(st.integers(1, 20)),
+        m=m,
+        n=n,
+        chunks=chunks_of(k),
+        row_bytes=draw(st.sampled_from([0, 4 * k, 4096])),
+        right=draw(st.sampled_from(["packed", "ready", "made"])),
+        apart=0,
+        tables=0,
     )
     blocks = cut(problem)
     assert blocks.row_tasks * blocks.task_rows >= m > (blocks.row_tasks - 1) * blocks.task_rows

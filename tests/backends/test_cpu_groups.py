@@ -112,7 +112,7 @@ def test_layer_normalization(shape, data, dtype, rms, symbolic):
     loose = LOOSE.get(np.dtype(dtype), 1e-5)
     if dtype == np.float64 and len(outputs) > 1:
         loose = 1e-6  # the statistics are of f32
-    check(proto, feeds, data.draw, env, rtol=loose, atol=loose)
+    check(proto, feeds, data.draw, env, rtol=loose, atol=10 * loose)
 
 
 @SETTINGS
@@ -144,7 +144,7 @@ def test_normalisations_of_images(shape, data, dtype, op):
         constants = {}
     proto = model([node(op, ["x", *names], ["y"], **attributes)], inputs, ["y"], constants)
     loose = LOOSE.get(np.dtype(dtype), 2e-5)
-    check(proto, feeds, data.draw, rtol=loose, atol=2 * loose)
+    check(proto, feeds, data.draw, rtol=loose, atol=5 * loose)
 
 
 REDUCTIONS = {
@@ -212,6 +212,23 @@ def test_cumulative(shape, data, op, exclusive, reverse):
     check(proto, {"x": x}, data.draw, env, rtol=1e-5, atol=1e-5)
 
 
+@SETTINGS
+@given(st.sampled_from([(2, 6, 5, 3), (1, 40, 9, 7), (2, 12, 16, 5)]), st.data())
+def test_rows_in_short_pieces(shape, data):
+    """Reduced axes that do not follow each other in memory."""
+    axes = data.draw(st.sampled_from([[1, 3], [0, 2], [0, 3], [0, 1, 3]]))
+    nodes = [
+        node("ReduceMean", ["x", "a"], ["m"]),
+        node("Sub", ["x", "m"], ["d"]),
+        node("Abs", ["d"], ["e"]),
+        node("ReduceMax", ["e", "a"], ["s"]),
+        node("Div", ["d", "s"], ["y"]),
+    ]
+    sizes, env = declared(shape, data.draw(st.booleans()))
+    proto = model(nodes, {"x": (F32, sizes)}, ["y", "m"], {"a": np.array(axes)})
+    check(proto, {"x": values(shape) + 3}, data.draw, env, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)])
 def test_global_pools(op, order):
@@ -238,9 +255,8 @@ def test_generators():
                 env={"b": 3, "c": 18},
             )
     for k in (-1, 0, 4):
-        check(
-            model([node("EyeLike", ["x"], ["y"], k=k, dtype=7)], {"x": (F32, [5, 19])}, ["y"]), {"x": values((5, 19))}
-        )
+        eye = model([node("EyeLike", ["x"], ["y"], k=k, dtype=7)], {"x": (F32, [5, 19])}, ["y"])
+        check(eye, {"x": values((5, 19))})
     for axis in (0, 1, -1):
         for dtype in (np.int64, np.int32, np.float32):
             index = np.array([[0, 3, -1, 7], [2, -4, 5, -9]], dtype)
@@ -272,6 +288,14 @@ def test_elementwise(data, op):
     feeds = {n: values(p, t) for n, p, t in zip(names, parts, dtypes, strict=False)}
     proto = model([node(op, names, ["y"])], {n: (f.dtype, f.shape) for n, f in feeds.items()}, ["y"])
     check(proto, feeds, data.draw)
+
+
+def test_dropout_outside_training():
+    proto = model([node("Dropout", ["x"], ["y", "m"])], {"x": (F32, ["n", 5])}, ["y", "m"])
+    check(proto, {"x": values((3, 5))}, env={"n": 3})
+    trained = [node("Dropout", ["x", "r", "t"], ["y"])]
+    why = refused(trained, {"x": (F32, [3]), "t": (np.bool_, [])}, ["y"], {"r": F32(0.5)})
+    assert "training" in why
 
 
 def test_sizes_that_may_be_one():
@@ -306,7 +330,8 @@ def test_a_layer_norm_in_parts(data, symbolic, axis):
     sizes.append(c := shape[-1])
     constants = {"axis": np.array([axis]), "two": F32(2), "eps": F32(1e-3), "g": values((c,)), "b": values((c,))}
     proto = model(_layer_norm(), {"x": (F32, sizes)}, ["y"], constants)
-    check(proto, {"x": values(shape) + 5}, data.draw, env, rtol=2e-5, atol=2e-5)
+    # rows of a few elements that are nearly equal: what is lost of the mean is divided by a small deviation
+    check(proto, {"x": values(shape) + 5}, data.draw, env, rtol=1e-4, atol=2e-4)
 
 
 def test_a_softmax_with_scale_and_mask():
@@ -410,6 +435,8 @@ def test_what_does_not_join():
     assert "several times" in refused(outer, {**x, "z": (F32, [3, 4])}, ["y"], axes)
     apart = [node("Relu", ["x"], ["y"]), node("Relu", ["z"], ["w"])]
     assert "different axes" in refused(apart, {**x, "z": (F32, [7])}, ["y", "w"])
+    whole = [node("ReduceMax", ["x"], ["m"]), node("Div", ["x", "m"], ["y"])]
+    assert "threads" in refused(whole, {"x": (F32, [1000, 1000])}, ["y"])
     assert "no loops" in refused([node("NonZero", ["x"], ["y"])], x, ["y"])
 
 
@@ -428,7 +455,37 @@ def test_in_place_only_where_elements_stay():
     turned = {"x": Layout((1, 0))}
     assert graph.run({"x": values((3, 5)), "z": values((1, 5))}, turned)[0].in_place == ()
     softmax = Graph(model([node("Softmax", ["x"], ["y"])], {"x": (F32, [3, 5])}, ["y"]))
-    assert softmax.run({"x": values((3, 5))}, {})[0].in_place == ()
+    assert softmax.run({"x": values((3, 5))}, {})[0].in_place == ((0, 0),)
+    # the sum is kept in the output's memory while x is still needed
+    nodes = [
+        node("Exp", ["x"], ["e"]),
+        node("ReduceSum", ["e", "a"], ["s"]),
+        node("Div", ["e", "s"], ["d"]),
+        node("Mul", ["d", "x"], ["y"]),
+    ]
+    late = Graph(model(nodes, {"x": (F32, [3, 500])}, ["y"], {"a": np.array([1])}))
+    assert late.run({"x": values((3, 500))}, {})[0].in_place == ()
+
+
+@SETTINGS
+@given(st.data(), st.sampled_from(["Softmax", "LogSoftmax", "LayerNormalization", "CumSum", "LpNormalization"]))
+def test_in_place(data, op):
+    """The output lies where the input lay."""
+    shape = data.draw(st.sampled_from([(5, 40), (3, 7, 33), (16, 20), (2, 70)]))
+    place = data.draw(layouts(len(shape)))
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    constants: dict[str, Any] = {}
+    attributes: dict[str, Any] = {"axis": axis}
+    if op == "LayerNormalization":
+        constants["s"] = values(shape[axis:])
+    if op == "CumSum":
+        constants, attributes = {"a": np.int64(axis)}, {"reverse": 1}
+    proto = model([node(op, ["x", *constants], ["y"], **attributes)], {"x": (F32, shape)}, ["y"], constants)
+    x = values(shape)
+    expected = Model(proto, Options(level=0, reference=True))({"x": x})[0]
+    kernel, (got,) = Graph(proto).run({"x": x}, {"x": place, "y": place}, in_place=True)
+    assert (0, 0) in kernel.in_place
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_quantisation_along_an_axis_and_in_blocks():

@@ -17,6 +17,7 @@ import pytest
 
 from accord.backends.cpu import build as building
 from accord.backends.cpu import jit
+from accord.backends.cpu import machine as described
 from accord.backends.cpu.compiler import Compiler, initialise
 from accord.backends.cpu.link import ALIGNMENT, link, undefined
 from accord.backends.cpu.machine import _X86_FLAGS, describe, machine
@@ -77,6 +78,15 @@ def test_a_processor_that_nobody_knows():
     assert (arm.vector_bits, "dotprod" in arm.has, "i8mm" in arm.lacks) == (128, True, True)
     with pytest.raises(CompileError, match="ACCORD_CPU"):
         describe("x86_64", "", "avx1024")
+
+
+def test_threads_by_default_are_physical_cores(monkeypatch):
+    monkeypatch.setattr(described, "_allowed", lambda: set(range(8)))
+    monkeypatch.setattr(described, "_siblings", lambda k: f"{k % 4},{k % 4 + 4}")
+    for quota, cores, at_once in ((99, 4, 8), (3, 3, 3), (1, 1, 1)):
+        monkeypatch.setattr(described, "_quota", lambda q=quota: q)
+        assert described.usable_cores() == cores
+        assert described._at_hand("native").cores == at_once
 
 
 # linking

@@ -72,3 +72,68 @@ def test_k_beyond_the_axis_is_refused():
     assert compiled({"x": np.arange(9, dtype=np.float32)})[1][0] == 8
     with pytest.raises(ExecutionError):
         compiled({"x": np.arange(8, dtype=np.float32)})
+
+
+@SETTINGS
+@given(st.lists(st.sampled_from([0, 1, 3, 17, 70]), max_size=3), st.sampled_from([*INTEGERS, *FLOATS, "bool"]), seeds)
+def test_non_zero(shape, dtype, seed):
+    rng = np.random.default_rng(seed)
+    x = np.where(rng.random(shape) < rng.random(), ties(rng, tuple(shape), dtype), np.zeros((), dtype))
+    agree(*strided_model(node("NonZero", ["x"], ["y"]), {"x": x}, seed=seed, symbolic=bool(seed % 2)))
+
+
+def test_non_zero_over_several_blocks():
+    x = (np.arange(200_000) % 3 == 0).reshape(2, 100_000)
+    agree(*strided_model(node("NonZero", ["x"], ["y"]), {"x": x}))
+
+
+@SETTINGS
+@given(
+    st.lists(st.sampled_from([1, 2, 3, 40]), min_size=1, max_size=3),
+    st.sampled_from([*INTEGERS, *FLOATS]),
+    st.booleans(),
+    st.booleans(),
+    seeds,
+)
+def test_unique(shape, dtype, ordered, whole, seed):
+    rng = np.random.default_rng(seed)
+    x = ties(rng, tuple(shape), dtype)
+    attributes = {"sorted": int(ordered)}
+    if not whole:
+        attributes["axis"] = int(rng.integers(-len(shape), len(shape)))
+        if np.dtype(dtype).kind == "f":  # few different slices, and NumPy compares NaN in slices as it likes
+            x = np.round(np.nan_to_num(x, posinf=2, neginf=-2)).astype(dtype)
+    agree(*strided_model(node("Unique", ["x"], ["y", "f", "i", "c"], **attributes), {"x": x}, seed=seed))
+
+
+def boxes(rng: np.random.Generator, shape: tuple[int, ...], center: bool) -> np.ndarray:
+    """Small integers, so that overlaps are often exactly a threshold."""
+    first, second = rng.integers(0, 12, (*shape, 2)), rng.integers(0, 12, (*shape, 2))
+    return np.concatenate([first, 1 + second // 2 if center else second], axis=-1).astype(np.float32)
+
+
+@SETTINGS
+@given(
+    st.integers(1, 3), st.integers(1, 3), st.sampled_from([0, 1, 5, 60, 200]), st.sampled_from([0, 1]), st.data(), seeds
+)
+def test_non_max_suppression(images, classes, count, center, data, seed):
+    rng = np.random.default_rng(seed)
+    feeds = {"b": boxes(rng, (images, count), bool(center))}
+    feeds["s"] = rng.choice(np.array([0.1, 0.5, 0.9, np.nan, -1.0], np.float32), (images, classes, count))
+    feeds["s"] += np.float32(0.01) * rng.integers(0, 20, feeds["s"].shape).astype(np.float32)
+    feeds["m"] = np.array([data.draw(st.sampled_from([0, 1, 7, 2**40]))], np.int64)
+    feeds["t"] = np.array([data.draw(st.sampled_from([0.0, 0.25, 0.5, 1.0]))], np.float32)
+    names = ["b", "s", "m", "t"]
+    if data.draw(st.booleans()):
+        feeds["l"] = np.array([0.4], np.float32)
+        names.append("l")
+    op = node("NonMaxSuppression", names, ["y"], center_point_box=center)
+    agree(*strided_model(op, feeds, seed=seed, symbolic=True))
+
+
+def test_a_threshold_that_is_no_overlap_is_refused():
+    feeds = {"b": np.zeros((1, 1, 4), np.float32), "s": np.zeros((1, 1, 1), np.float32)}
+    feeds |= {"m": np.array([1]), "t": np.array([1.5], np.float32)}
+    proto, feeds = strided_model(node("NonMaxSuppression", list(feeds), ["y"]), feeds)
+    with pytest.raises(ExecutionError, match="outside"):
+        Model(proto, Options(level=0, strict=True))(feeds)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernel_harness import empty_like, laid_out, run_node, view_of
+from kernel_harness import empty_like, laid_out, layouts, run_node, values, view_of
 
 from accord.backends.cpu.depthwise import DepthwiseCode
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
@@ -25,16 +25,6 @@ SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[Healt
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11, "float16": 4e-3}
 
 
-def values(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-    """The same values for the same shape, so that an example that failed can be repeated."""
-    dtype = np.dtype(dtype)
-    rng = np.random.default_rng(shape)
-    if dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
-    return rng.standard_normal(shape).astype(dtype)
-
-
 def close(found: np.ndarray, expected: np.ndarray, dtype: str = "float32") -> None:
     assert found.shape == expected.shape
     if np.dtype(dtype).kind in "iu":
@@ -48,15 +38,6 @@ def convolution(x: tuple[int, ...], constants: dict[str, np.ndarray], **attribut
     """A model of one Conv of "x" and its constant weights."""
     inputs = {"x": (np.float32, x)}
     return model([node("Conv", ["x", *constants], ["y"], **attributes)], inputs, ["y"], constants)
-
-
-@st.composite
-def layouts(draw, rank: int):
-    """An order of axes and gaps after each: mostly channels-last."""
-    last = (0, *range(2, rank), 1)
-    order = draw(st.sampled_from([last, last, last, tuple(range(rank))]) | st.permutations(range(rank)).map(tuple))
-    gaps = draw(st.just(()) | st.tuples(*[st.integers(0, 2)] * rank))
-    return order, gaps
 
 
 @st.composite
@@ -235,3 +216,75 @@ def test_a_pool_with_an_epilogue(op, data):
     expr = operand(0, "f32") * operand(1, "f32") + operand(2, "f32")
     run_node(proto, {"x": x}, [out], epilogue=(expr, [("f32", scale), ("f32", residual)]))
     close(out, plain * scale + residual)
+
+
+@SETTINGS
+@given(st.data())
+def test_max_unpool(data):
+    rank = data.draw(st.sampled_from([1, 2, 3]))
+    _, kernel, attributes = data.draw(window(rank))
+    attributes = {"strides": attributes["strides"], "kernel_shape": kernel}
+    # windows that end where the image does, so that the pool can be inverted
+    sizes = [k + s * data.draw(st.integers(0, 3)) for k, s in zip(kernel, attributes["strides"], strict=True)]
+    x = values((data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3)), *sizes))
+    pooled = model([node("MaxPool", ["x"], ["y", "i"], **attributes)], {"x": (np.float32, x.shape)}, ["y", "i"])
+    y, index = evaluate(pooled, {"x": x})
+    given_: dict[str, Any] = {"y": (np.float32, y.shape), "i": (np.int64, index.shape)}
+    constants = {}
+    if data.draw(st.booleans()):
+        constants["o"] = np.array([*x.shape[:2], *(n + data.draw(st.integers(-1, 2)) for n in sizes)], np.int64)
+        constants["o"] = np.maximum(constants["o"], 1)
+    proto = model([node("MaxUnpool", ["y", "i", *constants], ["z"], **attributes)], given_, ["z"], constants)
+    expected = evaluate(proto, {"y": y, "i": index})[0]
+    out = empty_like(expected.shape, np.float32, *data.draw(layouts(rank + 2)))
+    feeds = {"y": laid_out(y, *data.draw(layouts(rank + 2))), "i": laid_out(index, *data.draw(layouts(rank + 2)))}
+    run_node(proto, feeds, [out])
+    close(out, expected)
+    feeds["i"][(0,) * (rank + 2)] = 2**40
+    with pytest.raises(IndexError):
+        run_node(proto, feeds, [out])
+
+
+@SETTINGS
+@given(st.data())
+def test_col2im(data):
+    rank = data.draw(st.sampled_from([1, 2, 3]))
+    sizes, kernel, attributes = data.draw(window(rank))
+    dtype = data.draw(st.sampled_from(["float32", "float64", "float16"]))
+    positions = 1
+    for a in range(rank):
+        extent = (kernel[a] - 1) * attributes["dilations"][a] + 1
+        room = sizes[a] + attributes["pads"][a] + attributes["pads"][rank + a] - extent
+        positions *= room // attributes["strides"][a] + 1
+    channels = data.draw(st.integers(1, 3))
+    x = values((2, channels * int(np.prod(kernel)), positions), dtype)
+    proto = model(
+        [node("Col2Im", ["x", "s", "k"], ["y"], **attributes)],
+        {"x": (dtype, x.shape)},
+        ["y"],
+        {"s": np.array(sizes, np.int64), "k": np.array(kernel, np.int64)},
+    )
+    expected = evaluate(proto, {"x": x})[0]
+    out = empty_like(expected.shape, dtype, *data.draw(layouts(rank + 2)))
+    run_node(proto, {"x": laid_out(x, *data.draw(layouts(3)))}, [out])
+    close(out, expected, dtype)
+
+
+@SETTINGS
+@given(st.data())
+def test_lrn(data):
+    rank = data.draw(st.sampled_from([3, 4, 5]))
+    dtype = data.draw(st.sampled_from(["float32", "float64", "float16"]))
+    channels = data.draw(st.sampled_from([1, 3, 16, 17, 40]))
+    attributes = {
+        "size": data.draw(st.integers(1, 7)),
+        "alpha": data.draw(st.sampled_from([1e-4, 0.5])),
+        "beta": data.draw(st.sampled_from([0.75, 0.5, 1.0, 0.6])),
+        "bias": data.draw(st.sampled_from([1.0, 2.0])),
+    }
+    x = values((2, channels, *[5, 3, 2][: rank - 2]), dtype)
+    proto = model([node("LRN", ["x"], ["y"], **attributes)], {"x": (dtype, ["n", *x.shape[1:]])}, ["y"])
+    expected = evaluate(proto, {"x": x})[0]
+    out = empty_like(expected.shape, dtype, *data.draw(layouts(rank)))
+    run_node(proto, {"x": laid_out(x, *data.draw(layouts(rank)))}, [out], sizes={"n": 2})
+    close(out, expected, dtype)

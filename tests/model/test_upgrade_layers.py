@@ -134,7 +134,6 @@ def test_batch_normalization_in_training(opset: int, spatial: int, shapes: str) 
         variance,
     ]
     # ONNX Runtime has no training kernel for all versions; the same composition is computed there step by step.
-    assert "training_mode" in {a.name for n in new.graph.node for a in n.attribute}
     for got, want in zip(run_training(new, feeds), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 

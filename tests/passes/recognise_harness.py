@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 
 from accord.passes.phases import phases
 from accord.runtime.model import Model
@@ -14,7 +16,8 @@ from accord.runtime.pipeline import Options
 from builders import model, node
 
 F = np.float32
-RULES = tuple(r.name for p in phases() if p.name == "recognise" for r in p.rules)
+#: Rules that recognise; others that run in the phase tidy up.
+RULES = tuple(r.name for p in phases() for r in p.rules if ".rules.recognise." in type(r).__module__)
 
 
 class G:
@@ -89,6 +92,16 @@ def same(proto: onnx.ModelProto, feeds: Mapping[str, Any], m: Model, tolerance: 
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         t = tolerance or TOLERANCE.get(a.dtype.name, 0)
         np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=t, atol=t)
+
+
+def in_onnxruntime(m: Model, feeds: Mapping[str, Any], tolerance: float = 2e-5) -> None:
+    """The stage can be dumped: ONNX Runtime runs what was written."""
+    proto = ir.serde.serialize_model(m.compiled.model)
+    proto.ir_version = 11
+    onnxruntime.set_default_logger_severity(4)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for a, b in zip(session.run(None, dict(feeds)), m(feeds), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 def becomes(

@@ -466,11 +466,15 @@ def test_inside_a_branch():
         [node("Neg", ["x"], ["b"])], "other", [], [onnx.helper.make_tensor_value_info("b", 1, None)]
     )
     proto = model(
-        [node("If", ["c"], ["y"], then_branch=body, else_branch=other)],
-        {"x": (F, ["n", 5]), "c": (np.bool_, [])},
+        # of several values, so that no plan is made for what one of them says
+        [
+            node("ReduceMax", ["c"], ["any"], keepdims=0),
+            node("If", ["any"], ["y"], then_branch=body, else_branch=other),
+        ],
+        {"x": (F, ["n", 5]), "c": (np.bool_, [2])},
         ["y"],
     )
     m = compiled(proto)
     assert "recognise-activation" in {p.rule for p in m.compiled.log.patches}
     for c in (True, False):
-        same(proto, {"x": rand(3, 5), "c": np.array(c)}, m)
+        same(proto, {"x": rand(3, 5), "c": np.array([c, False])}, m)

@@ -114,6 +114,10 @@ class HostKernel(ABC):
         Called from several threads at once; it keeps no state.
         """
 
+    def prepare(self) -> None:
+        """Have all machine code that :meth:`run` needs; does nothing by default."""
+        return
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -239,6 +243,14 @@ class Backend(ABC):
     @abstractmethod
     def select(self, view: NodeView) -> Kernel | Reason:
         """The kernel for a node, or why there is none."""
+
+    def select_late(self, view: NodeView) -> Kernel | Reason:
+        """A kernel for a node for which :meth:`select` gave one whose sizes are only known after other steps ran.
+
+        It is a :class:`HostKernel`; by default there is none.
+        """
+        del view
+        return Reason("sizes depend on data")
 
     def arrange(self, view: NodeView) -> Arrangement:
         """How the operands of a node should lie; row-major by default. ``view`` tells how its inputs lie.

@@ -9,10 +9,10 @@ from accord.expr.functions.binary import FORMATS
 from accord.expr.lang import FLOATS, SIGNED, Expr, bits, cast, const
 from accord.expr.primitives import bitcast, gt, lt, select
 
-__all__ = ["dequantize_linear", "quantize_linear"]
+__all__ = ["PRECISION", "dequantize_linear", "quantize_linear"]
 
 #: Values of the attribute "precision" (TensorProto.DataType).
-_PRECISION: Final = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
+PRECISION: Final = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 
 
 def quantize_linear(attributes: Mapping[str, Any], args: Sequence[Expr | None], out_dtype: str) -> Expr | None:
@@ -24,7 +24,7 @@ def quantize_linear(attributes: Mapping[str, Any], args: Sequence[Expr | None], 
     precision = attributes.get("precision") or 0
     if x is None or scale is None or out_dtype not in ("i8", "u8", "i16", "u16"):
         return None
-    work = _PRECISION.get(int(precision)) if precision else scale.dtype
+    work = PRECISION.get(int(precision)) if precision else scale.dtype
     if work not in FLOATS:
         return None
     real = "f64" if work == "f64" else "f32"

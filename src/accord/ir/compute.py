@@ -6,7 +6,12 @@ from collections.abc import Callable, Sequence
 
 from accord.ir.dims import Dim, DimLike, render
 
-__all__ = ["compile_dims"]
+__all__ = ["compile_dims", "content_symbol"]
+
+
+def content_symbol(name: str) -> str:
+    """Name of the symbol that stands for the content of an input of one integer."""
+    return f"the value of {name}"
 
 
 def compile_dims(dims: Sequence[DimLike], symbols: Sequence[str]) -> Callable[[Sequence[int]], tuple[int, ...]]:

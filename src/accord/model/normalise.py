@@ -8,29 +8,39 @@ general one. Nothing is optimised here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import onnx_ir as ir
 
+import accord.model.flex
 import accord.model.gradient
 import accord.model.upgrade
 import accord.ops.shapes  # noqa: F401  registers the shape rules
 from accord.errors import GraphError, UnsupportedError, VerifyError
+from accord.ir import dims as D
 from accord.ir.build import Builder
+from accord.ir.compute import content_symbol
+from accord.ir.dims import Dim, DimLike
 from accord.ir.expand import CANONICAL_OPSET, expansion_for
 from accord.ir.facts import FactTable, OtherFact, fact_of_type, merge
 from accord.ir.infer import Analyzer, Evaluator, Inference, op_name
 from accord.model.bodies import BODY_FACTS, without_content
+from accord.model.branches import decisive_inputs
 from accord.model.graphs import BodyCopy, Names, detach, inner_graphs, sort
 from accord.model.upgrade.common import node_name
 
-__all__ = ["Normalised", "Note", "normalise"]
+__all__ = ["Decide", "Normalised", "Note", "normalise"]
 
 #: Stands for the version of every domain of a node that an expansion made: past every change of version.
 _ANY_VERSION = 1 << 30
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+#: An integer input may be anything.
+_LOWEST = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,17 @@ class Normalised:
     notes: tuple[Note, ...]
 
 
-def normalise(model: ir.Model, *, evaluator: Evaluator | None = None, facts: FactTable | None = None) -> Normalised:
+#: Says which branch of an If is taken whose condition depends on sizes; None leaves it open.
+Decide: TypeAlias = Callable[[Dim], "bool | None"]
+
+
+def normalise(
+    model: ir.Model,
+    *,
+    evaluator: Evaluator | None = None,
+    facts: FactTable | None = None,
+    decide: Decide | None = None,
+) -> Normalised:
     """Bring ``model`` to the canonical form, in place.
 
     Nodes of the ONNX domain are rewritten to :data:`~accord.ir.expand.CANONICAL_OPSET`; a model that declares a later
@@ -87,6 +107,8 @@ def normalise(model: ir.Model, *, evaluator: Evaluator | None = None, facts: Fac
         model: The model.
         evaluator: Computes small constant nodes while facts are made; None leaves them symbolic.
         facts: A table that knows more of the inputs than the model declares; it is extended.
+        decide: Asked for each If whose condition depends on sizes of inputs alone, or on inputs of one integer. The
+            model then only holds for inputs for which the answers are right.
 
     Raises:
         GraphError: a cycle among nodes or functions, or nodes of a domain that the model does not import.
@@ -101,7 +123,7 @@ def normalise(model: ir.Model, *, evaluator: Evaluator | None = None, facts: Fac
     if "" not in declared:
         # Before version 3 of the format there were no imports, which meant version 1.
         declared.update({"": 1} if model.ir_version < 3 else {})
-    walk = _Walk(model, analyzer, target)
+    walk = _Walk(model, analyzer, target, decide)
     walk.graph(model.graph, _Scope(declared))
     model.functions.clear()
     _declare(model, versions, target)
@@ -182,7 +204,11 @@ class _Scope:
 class _Walk:
     """The walk over a model: it holds what concerns the model as a whole."""
 
-    def __init__(self, model: ir.Model, analyzer: Analyzer, target: int) -> None:
+    def __init__(self, model: ir.Model, analyzer: Analyzer, target: int, decide: Decide | None) -> None:
+        self.main = model.graph
+        self.decide = decide
+        #: Symbols that the model's inputs tell.
+        self.inputs: set[str] = set()
         self.functions = model.functions
         self.analyzer = analyzer
         self.facts = analyzer.facts
@@ -195,6 +221,8 @@ class _Walk:
         """Normalise a graph and the graphs inside its nodes."""
         sort(graph)
         self._inputs(graph)
+        if self.decide is not None and graph is self.main:
+            self._symbols(graph)
         for node in tuple(graph):
             self._node(node, scope)
 
@@ -208,6 +236,16 @@ class _Walk:
             else:
                 # Version 3 of the format listed every initializer as an input too.
                 graph.inputs.remove(value)
+
+    def _symbols(self, graph: ir.Graph) -> None:
+        """Note what the inputs tell: their sizes, and their content where it decides about branches."""
+        for value in decisive_inputs(graph):
+            content = D.symbol(content_symbol(value.name or ""), _LOWEST)
+            self.facts[value] = replace(self.facts.tensor(value), data=(content,))
+        for value in graph.inputs:
+            fact = self.facts.tensor(value)
+            for d in (*(fact.shape or ()), *(fact.data or ())):
+                self.inputs |= D.symbols_of(d)
 
     def _node(self, node: ir.Node, scope: _Scope) -> None:
         function = None if scope.made else self.functions.get(node.op_identifier())
@@ -273,9 +311,15 @@ class _Walk:
         if node.domain or node.op_type != "If" or not node.inputs:
             return None
         condition = self.facts.tensor(node.inputs[0]).elements()
-        if condition is None or len(condition) != 1 or not isinstance(condition[0], int):
+        if condition is None or len(condition) != 1:
             return None
-        branch = node.attributes.get("then_branch" if condition[0] else "else_branch")
+        truth: DimLike | None = condition[0]
+        if isinstance(truth, Dim):
+            told = self.decide is not None and D.symbols_of(truth) <= self.inputs
+            truth = self.decide(truth) if told and self.decide is not None else None
+        if truth is None:
+            return None
+        branch = node.attributes.get("then_branch" if truth else "else_branch")
         return None if branch is None or branch.is_ref() else branch.as_graph()
 
     def _enter(self, node: ir.Node, branch: ir.Graph, scope: _Scope) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import accord.ops.standard  # noqa: F401  registers the expansions
 from accord.contract.registry import provide
 from accord.ops.microsoft.schemas import schemas
 

@@ -71,6 +71,7 @@ class PassManager:
         stop_after: Apply at most this many patches in all.
         fuses: What the device computes together; see :class:`~accord.passes.rule.RuleContext`.
         joins: See there as well.
+        runs: See there as well.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class PassManager:
         stop_after: int | None = None,
         fuses: Fuses | None = None,
         joins: Joins | None = None,
+        runs: Fuses | None = None,
     ) -> None:
         self.model = model
         self.analyzer = analyzer
@@ -89,12 +91,16 @@ class PassManager:
         self.disabled = frozenset(disabled)
         self.stop_after = stop_after
         self.log = PassLog()
-        self._context = RuleContext(model, analyzer, fuses, joins)
+        self._context = RuleContext(model, analyzer, fuses, joins, runs)
         self._names = {v.name for g in _graphs(model.graph) for v in _values(g) if v.name}
         self._serial = 0
+        self._native = False
 
-    def run_phase(self, phase: str, rules: Sequence[Rule], level: int) -> int:
+    def run_phase(self, phase: str, rules: Sequence[Rule], level: int, *, native: bool = False) -> int:
         """Apply ``rules`` of at most ``level`` to every graph until none fires; returns the number of patches.
+
+        With ``native``, a patch is not applied that has a node for which the device has no kernel of its own, if it had
+        one for the node that goes.
 
         Raises:
             VerifyError: a rule's patch does not fit the graph.
@@ -108,6 +114,7 @@ class PassManager:
             for op in r.ops:
                 by_op.setdefault(op, []).append(r)
         before = len(self.log.patches)
+        self._native = native
         remove_dead(self.model.graph)
         for _ in range(_MAX_SWEEPS):
             changed = False
@@ -139,6 +146,8 @@ class PassManager:
                     self.log.stopped = True
                     return changed
                 outcome = r.apply(node, self._context)
+                if isinstance(outcome, Patch) and self._native:
+                    outcome = self._if_it_runs(outcome, node)
                 if isinstance(outcome, Patch):
                     self._apply(outcome, r, node, phase)
                     changed = True
@@ -146,6 +155,17 @@ class PassManager:
                 if isinstance(outcome, Reason):
                     reasons.append(SkippedRule(r.name, label(node), op_name(node), outcome))
         return changed
+
+    def _if_it_runs(self, patch: Patch, node: ir.Node) -> Patch | Reason:
+        unnamed = [o for new in patch.nodes for o in new.outputs if o.name is None]
+        for o in unnamed:
+            o.name = "~"  # an output without a name is one that nobody wants
+        refused = next((r for new in patch.nodes if (r := self._context.runs(new)) is not None), None)
+        for o in unnamed:
+            o.name = None
+        if refused is not None and self._context.runs(node) is None:
+            return Reason(f"the device has no kernel for what it means: {refused}")
+        return patch
 
     # one patch
 

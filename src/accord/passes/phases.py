@@ -20,9 +20,21 @@ from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareC
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.recognise.activations import RecogniseActivation
+from accord.passes.rules.recognise.affine_chain import MergeAffine
+from accord.passes.rules.recognise.attention import RecogniseAttention
+from accord.passes.rules.recognise.cache import RecogniseCache
+from accord.passes.rules.recognise.casts import CastLikeToCast
+from accord.passes.rules.recognise.causal import RecogniseCausalMask
+from accord.passes.rules.recognise.cells import RecogniseGRUCell, RecogniseLSTMCell
+from accord.passes.rules.recognise.group_norm import RecogniseGroupNorm
+from accord.passes.rules.recognise.heads import PackAttentionHeads, PackRotaryHeads
+from accord.passes.rules.recognise.movement import RecogniseDepthSpace, RemoveSplitConcat
+from accord.passes.rules.recognise.norm_affine import AbsorbNormAffine
 from accord.passes.rules.recognise.normalisation import RecogniseNormalisation
 from accord.passes.rules.recognise.prelu import RecognisePRelu
+from accord.passes.rules.recognise.projections import MergeProjections
 from accord.passes.rules.recognise.reduction import RecogniseMean
+from accord.passes.rules.recognise.rotary import RecogniseRotary
 from accord.passes.rules.recognise.softmax import RecogniseSoftmax
 from accord.passes.rules.simplify import (
     CollapseReshapes,
@@ -42,10 +54,17 @@ __all__ = ["Phase", "phases", "rule_names"]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A named group of rules that run together until none fires."""
+    """A named group of rules that run together until none fires.
+
+    Attributes:
+        name: Its name.
+        rules: In the order in which they are tried.
+        native: A rule fires only if the device has kernels of its own for what it writes.
+    """
 
     name: str
     rules: tuple[Rule, ...]
+    native: bool = False
 
 
 def phases() -> tuple[Phase, ...]:
@@ -74,18 +93,40 @@ def phases() -> tuple[Phase, ...]:
         Phase(
             "recognise",
             (
+                CastLikeToCast(),
                 RecogniseNormalisation(),
+                AbsorbNormAffine(),
+                RecogniseGroupNorm(),
                 RecogniseSoftmax(),
                 RecogniseMean(),
                 RecogniseActivation(),
                 RecognisePRelu(),
+                RecogniseDepthSpace(),
+                RemoveSplitConcat(),
+                RecogniseRotary(),
+                RecogniseAttention(),
+                RecogniseLSTMCell(),
+                RecogniseGRUCell(),
+                MergeAffine(),
+                FoldAffineIntoContraction(),
+                RecogniseCache(),
+                RecogniseCausalMask(),
+                PackRotaryHeads(),
+                PackAttentionHeads(),
+                FoldConstants(),
+                MergeTransposes(),
+                CollapseReshapes(),
+                RemoveNoOpMovement(),
+                ShareConstants(),
+                CommonSubexpressions(),
             ),
+            native=True,
         ),
-        Phase("fuse", (BatchNormToAffine(), FuseEpilogue())),
+        Phase("fuse", (MergeProjections(), BatchNormToAffine(), FuseEpilogue())),
         Phase("join", (FuseLoops(),)),
     )
 
 
 def rule_names() -> list[str]:
     """Names of all rules, for messages and for switching off."""
-    return [r.name for p in phases() for r in p.rules]
+    return list(dict.fromkeys(r.name for p in phases() for r in p.rules))

@@ -35,14 +35,21 @@ class RuleContext:
         scratch: A dictionary of the rule's own that lives for one sweep over one graph (for value numbering).
         fuses: Whether the device computes elementwise operators together with a node, on its results; a reason if not.
         joins: Whether the device makes one loop nest of some nodes; a reason if not.
+        runs: Whether the device has a kernel of its own for a node; a reason if not.
     """
 
     def __init__(
-        self, model: ir.Model, analyzer: Analyzer, fuses: Fuses | None = None, joins: Joins | None = None
+        self,
+        model: ir.Model,
+        analyzer: Analyzer,
+        fuses: Fuses | None = None,
+        joins: Joins | None = None,
+        runs: Fuses | None = None,
     ) -> None:
         self.model = model
         self.analyzer = analyzer
         self.fuses: Fuses = fuses if fuses is not None else lambda node: Reason("no device was chosen")
+        self.runs: Fuses = runs if runs is not None else lambda node: None
         self.joins: Joins = joins if joins is not None else lambda nodes: Reason("no device was chosen")
         self.scratch: dict[Any, Any] = {}
 

@@ -80,8 +80,8 @@ class Placer:
             layouts: How values lie that are not row-major. An output in it lies so whatever the backend asks for.
             may_alias: Whether an output may share an input's memory in this way.
             placed_inputs: Inputs whose memory is already their part of the output's.
-            exclude: Backends not to ask.
-            why: The reason for the exclusion.
+            exclude: Backends whose kernels need sizes that are only known later; they are asked for late ones.
+            why: What they need.
 
         Raises:
             UnsupportedError: no backend has a kernel; the message lists what each said.
@@ -95,8 +95,12 @@ class Placer:
         declined: list[tuple[str, Reason]] = []
         for backend in self.backends:
             if backend.name in exclude:
-                declined.append((backend.name, why or Reason("excluded")))
-                continue
+                late = backend.select_late(NodeView(node, self.analyzer, known))
+                if isinstance(late, Reason):
+                    declined.append((backend.name, why or late))
+                    continue
+                placement = Placement(name, op, backend.name, late, tuple(declined), backend.fallback)
+                return Placed(placement, strided=True)
             wanted = backend.arrange(NodeView(node, self.analyzer, known))
             reorders, arranged, aliases = self._arranged(wanted, node, known, may_alias)
             kernel: Kernel | Reason

@@ -5,7 +5,7 @@ Every value gets a slot; views, parts of joins and in-place outputs share the me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,8 @@ import onnx_ir as ir
 from accord.backends.protocol import Constant, NativeKernel, ViewKernel
 from accord.errors import GraphError
 from accord.ir import dims as D
-from accord.ir.dims import DimLike
+from accord.ir.compute import content_symbol
+from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import Fact, OptionalFact, SequenceFact, TensorFact, to_numpy
 from accord.ir.infer import Analyzer
 from accord.placement.placer import Placer
@@ -39,6 +40,10 @@ class _Slot:
     offset: DimLike = 0
     strides: tuple[DimLike, ...] | None = None
     whole: int = -1
+
+    def shape_of(self) -> Shape | None:
+        """Its shape, if it is a tensor of known rank."""
+        return self.type.shape if isinstance(self.type, TensorType) else None
 
 
 class PlanBuilder:
@@ -122,10 +127,24 @@ class _Assembly:
             ),
             steps=tuple(steps),
             constants=self.constants,
-            symbols=self.placed.early,
+            symbols=self._needed_symbols(steps),
             defaults=defaults,
             threads=self.parent.threads,
         )
+
+    def _needed_symbols(self, steps: Sequence[Step]) -> tuple[str, ...]:
+        """The early symbols; contents of inputs, which change from run to run, only where a size depends on them."""
+        contents = {s for s in self.placed.early if s.startswith(content_symbol(""))}
+        if not contents:
+            return self.placed.early
+        sizes = [d for s in self.slots for d in (*(s.shape_of() or ()), *(s.strides or ()), s.offset)]
+        for step in steps:
+            sizes += [d for a in step.agreements for d in (a.size, a.other)]
+            sizes += step.kernel.dims if isinstance(step.kernel, NativeKernel) else ()
+            if step.bodies:
+                return self.placed.early
+        used = set().union(*(D.symbols_of(d) for d in sizes))
+        return tuple(s for s in self.placed.early if s not in contents or s in used)
 
     def _last_reads(self, nodes: list[PlacedNode], end: int) -> dict[ir.Value, int]:
         last: dict[ir.Value, int] = {}

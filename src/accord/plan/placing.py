@@ -18,6 +18,7 @@ import onnx_ir as ir
 from accord.backends.protocol import Alias, Kernel, NativeKernel, ViewKernel
 from accord.ir import dims as D
 from accord.ir.agreement import Agreement
+from accord.ir.compute import content_symbol
 from accord.ir.dims import DimLike
 from accord.ir.facts import Fact, TensorFact
 from accord.ir.reason import Reason
@@ -92,6 +93,10 @@ class PlacedGraph:
                     names = D.symbols_of(d)
                     if len(names) == 1 and str(d) in names:
                         early[str(d)] = None
+            if isinstance(fact, TensorFact) and fact.data is not None and len(fact.data) == 1:
+                name = content_symbol(v.name or "")
+                if D.symbols_of(fact.data[0]) == {name}:
+                    early[name] = None
         self.inputs = inputs
         self.early = tuple(early)
         self.known: set[str] = set(early)

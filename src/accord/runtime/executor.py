@@ -16,6 +16,7 @@ import numpy as np
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
+from accord.ir.compute import content_symbol
 from accord.plan.plan import Plan, Slot, Step, Storage
 from accord.plan.types import TensorType
 from accord.runtime import control
@@ -52,6 +53,9 @@ class Executor:
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._arenas: list[Arena] = []
         self._solved: dict[Any, tuple[tuple[int, ...], dict[str, int]]] = {}
+        #: Inputs of one integer that are symbols of the plan.
+        names = [plan.slots[i].name for i in plan.inputs]
+        self._contents = [(k, s) for k, n in enumerate(names) if (s := content_symbol(n)) in plan.symbols]
         #: Whether steps find sizes out while they run, which they add to a run's symbols.
         self._late = any(s.late for s in plan.steps)
         #: For each memory class that is returned, the output that owns the array; others of the class are copied.
@@ -115,6 +119,8 @@ class Executor:
         for step in self.plan.steps:
             if isinstance(step.kernel, NativeKernel):
                 kernels.setdefault(step.placement.backend, []).append(step.kernel)
+            elif isinstance(step.kernel, HostKernel):
+                step.kernel.prepare()
         for backend, found in kernels.items():
             self.backends[backend].prepare(found)
         for (index, _), child in self.children.items():
@@ -139,7 +145,7 @@ class Executor:
     def _sizes(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> tuple[tuple[int, ...], dict[str, int]]:
         """Values of the plan's symbols, as the key of a frame and by name; remembered for shapes that were met."""
         known = None
-        if outer is None:
+        if outer is None and not self._contents:
             try:
                 known = tuple([a.shape for a in inputs])
             except AttributeError:  # a sequence, or an absent optional
@@ -155,6 +161,18 @@ class Executor:
                 self._solved.clear()
             self._solved[known] = key, dict(env) if self._late else env
         return key, env
+
+    def environment(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """Values of all symbols of sizes, and of the contents of inputs of one integer.
+
+        Raises:
+            InputError: sizes that do not fit each other.
+        """
+        env = self._solve(inputs, None)
+        for slot, value in zip(self.plan.inputs, inputs, strict=True):
+            if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "iub":
+                env[content_symbol(self.plan.slots[slot].name)] = int(value.reshape(()))
+        return env
 
     def _solve(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> dict[str, int]:
         """Values of the plan's symbols from the shapes of ``inputs``; contradictions are errors."""
@@ -193,6 +211,10 @@ class Executor:
                         )
                 else:
                     rest.append((s.name, axis, d, n))
+        for position, symbol in self._contents:
+            value = inputs[position]
+            if value is not None:
+                env[symbol] = int(value.reshape(()))
         for name, v in (outer or {}).items():
             env.setdefault(name, v)
         for symbol in plan.symbols:

@@ -25,26 +25,23 @@ class Matcher:
     def __init__(self, plan: Plan, count: int) -> None:
         self._plan = plan
         self._count = count
-        self._expected: list[tuple[str, np.dtype[Any]]] | None = []
+        self._expected: list[tuple[str, np.dtype[Any], bool]] | None = []
         for i in plan.inputs[:count]:
             slot = plan.slots[i]
-            if slot.dtype is None or slot.shape is None or slot.shape == ():
+            if slot.dtype is None or slot.shape is None:
                 self._expected = None
                 break
-            self._expected.append((slot.name, slot.dtype))
+            self._expected.append((slot.name, slot.dtype, slot.shape == ()))
 
     def __call__(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """As :func:`match_inputs`."""
         if self._expected is not None and not args and len(named) == self._count:
             values = []
-            for name, dtype in self._expected:
+            for name, dtype, scalar in self._expected:
                 value = named.get(name)
-                if (
-                    type(value) is not np.ndarray
-                    or not value.flags.aligned
-                    or value.dtype != dtype
-                    or not value.flags.c_contiguous
-                ):
+                if type(value) is not np.ndarray or value.dtype != dtype or (scalar and value.ndim):
+                    break
+                if not (value.flags.c_contiguous and value.flags.aligned):
                     break
                 values.append(value)
             else:

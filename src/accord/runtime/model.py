@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ import numpy as np
 
 from accord.backends.discovery import backend_named
 from accord.backends.protocol import StoredCodeError, ViewKernel
-from accord.errors import InputError
-from accord.ir.dims import DimLike
+from accord.errors import InputError, ModelError
+from accord.ir import dims as D
+from accord.ir.compute import content_symbol
+from accord.ir.dims import Dim, DimLike
 from accord.model.limits import Limits
 from accord.plan.plan import Plan
 from accord.plan.types import TensorType, ValueType
@@ -75,6 +78,57 @@ class Outputs(tuple[Any, ...]):
         return (Outputs, (tuple(self), self.names))
 
 
+#: Sets of input shapes (and contents, where they decide) for which the choice of a variant is remembered.
+MAX_CHOICES = 256
+#: Variants of a plan that are kept.
+MAX_VARIANTS = 8
+
+
+def guess(condition: Dim) -> bool:
+    """What a condition on sizes is taken to be before any input is seen: batches of one, other sizes large.
+
+    A comparison of an input's content with a constant is taken to hold.
+    """
+    contents = [s for s in D.symbols_of(condition) if s.startswith(content_symbol(""))]
+    sizes = {s: 1 if s.endswith(".0") or s.lower() in _BATCH else _LARGE for s in D.symbols_of(condition)}
+    candidates = [int(n) for n in re.findall(r"\d+", str(condition))] if contents else []
+    return any(D.evaluate(condition, {**sizes, **dict.fromkeys(contents, value)}) for value in (*candidates, 0))
+
+
+_LARGE = 512
+_BATCH = frozenset({"n", "b", "batch", "batch_size", "batchsize"})
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A plan that is ready to run, and what must be so of sizes."""
+
+    executor: Executor
+    decisions: tuple[tuple[Dim, int], ...]
+
+    @staticmethod
+    def of(stored: StoredModel) -> _Variant | None:
+        """None if machine code that a stored plan counts on is gone."""
+        backends = {name: backend_named(name) for name in stored.backends}
+        executor = Executor(stored.plan, backends, backends[stored.device])
+        try:
+            executor.prepare()
+        except StoredCodeError:
+            return None
+        return _Variant(executor, stored.decisions)
+
+    def holds(self, env: Mapping[str, int]) -> bool:
+        """Whether the decisions are right for these sizes."""
+        return all(int(bool(D.evaluate(d, env))) == truth for d, truth in self.decisions)
+
+
+def _decisive(value: Any) -> Any:
+    """Of an input what can decide: its shape, or its content where that is one integer."""
+    if not isinstance(value, np.ndarray):
+        return None
+    return value.shape if value.size != 1 or value.dtype.kind not in "iub" else (value.shape, int(value.reshape(())))
+
+
 class Model:
     """A compiled model. Call it with arrays, by position or by name; several threads may do so at once.
 
@@ -97,29 +151,22 @@ class Model:
         # whoever wants to see the stages needs them to happen
         key = model_key(source, options) if on_stage is None and options.device == "cpu" else None
         stored = None if key is None else read_plan(key)
-        if stored is not None and not self._adopt(stored):
-            stored = None
-        if stored is None:
-            compiled = self._compile(on_stage)
+        first = None if stored is None else _Variant.of(stored)
+        if first is None:
+            compiled = self._first_compiled(on_stage)
             stored = _stored(compiled)
             self.seconds = compiled.seconds
             if key is not None and write_plan(key, stored):
                 # the weights of the entry are shared with other processes; these can go
                 stored = read_plan(key) or stored
-            if not self._adopt(stored):
-                self._adopt(_stored(compiled))
+            first = _Variant.of(stored) or _Variant.of(_stored(compiled))
+            assert first is not None
         else:
             self.seconds = {"stored": time.perf_counter() - start}
-
-    def _adopt(self, stored: StoredModel) -> bool:
-        """Make ``stored`` what runs; False if its machine code is gone."""
-        backends = {name: backend_named(name) for name in stored.backends}
-        executor = Executor(stored.plan, backends, backends[stored.device])
-        try:
-            executor.prepare()
-        except StoredCodeError:
-            return False
-        self._executor = executor
+        assert stored is not None
+        self._first = first
+        self._variants = [first]
+        self._chosen: dict[Any, _Variant] = {}
         self.plan: Plan = stored.plan
         self.interface: Interface = stored.interface
         plan = self.plan
@@ -127,7 +174,45 @@ class Model:
         self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].type) for i in plan.inputs)
         self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(stored.outputs, plan.outputs, strict=True))
         self._names = stored.outputs
-        return True
+
+    def _first_compiled(self, on_stage: StageHook | None) -> Compiled:
+        """Compiled for the sizes that are likely; for any, if a wrong guess leads to a contradiction."""
+        if on_stage is None:
+            try:
+                compiled = self._compile(None, guess)
+            except ModelError:
+                return self._compile(None, None)
+            if compiled.decisions:
+                from accord.runtime.pipeline import check_model
+
+                check_model(self._source, self.options)  # what is wrong in the branches that were not taken
+            return compiled
+        return self._compile(on_stage, None)
+
+    def _executor_for(self, values: Sequence[Any]) -> Executor:
+        """What runs for these inputs: the plan, or one for which what they decide is so."""
+        if not self._first.decisions:
+            return self._first.executor
+        key = tuple(_decisive(v) for v in values)
+        known = self._chosen.get(key)
+        if known is None:
+            known = self._variant_for(values)
+            if len(self._chosen) >= MAX_CHOICES:
+                self._chosen.clear()
+            self._chosen[key] = known
+        return known.executor
+
+    def _variant_for(self, values: Sequence[Any]) -> _Variant:
+        env = self._first.executor.environment(values)
+        with self._lock:
+            for variant in self._variants:
+                if variant.holds(env):
+                    return variant
+            compiled = self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
+            made = _Variant.of(_stored(compiled))
+            assert made is not None
+            self._variants = [made, *self._variants[: MAX_VARIANTS - 1]]
+            return made
 
     @property
     def executor(self) -> Executor:
@@ -137,15 +222,15 @@ class Model:
     @property
     def compiled(self) -> Compiled:
         """Graph, plan, patches and reasons, for ``explain``; compiled now if the plan was found on disk."""
-        with self._lock:
-            compiled = self._compiled
-        return self._compile(None) if compiled is None else compiled
+        return self._first_compiled(None) if self._compiled is None else self._compiled
 
-    def _compile(self, on_stage: StageHook | None) -> Compiled:
+    def _compile(
+        self, on_stage: StageHook | None, decide: Callable[[Dim], bool | None] | None, *, keep: bool = True
+    ) -> Compiled:
         from accord.runtime.pipeline import compile_model
 
-        compiled = compile_model(self._source, self.options, on_stage=on_stage)
-        with self._lock:
+        compiled = compile_model(self._source, self.options, on_stage=on_stage, decide=decide)
+        if keep:
             self._compiled = compiled
         return compiled
 
@@ -167,7 +252,7 @@ class Model:
         if len(args) == 1 and isinstance(args[0], Mapping) and not named:
             named, args = args[0], ()  # type: ignore[assignment]
         values = self._match(args, named)
-        return Outputs(self._executor.run(values), self._names)
+        return Outputs(self._executor_for(values).run(values), self._names)
 
     run = __call__
 
@@ -191,7 +276,7 @@ class Model:
         given = {self._names.index(n): array for n, array in into.items()}
         arrays = [v for v in values if isinstance(v, np.ndarray)]
         direct = {k: a for k, a in given.items() if self._is_direct(k, a, arrays)}
-        results = self._executor.run(values, into=direct)
+        results = self._executor_for(values).run(values, into=direct)
         for k, target in given.items():
             produced = results[k]
             if not isinstance(produced, np.ndarray) or (produced.shape, produced.dtype) != (target.shape, target.dtype):
@@ -218,7 +303,7 @@ class Model:
 
     def trim(self) -> int:
         """Give memory that no run uses back to the system; returns the number of bytes."""
-        return self._executor.trim()
+        return sum(v.executor.trim() for v in self._variants)
 
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Memory that a run with inputs of these shapes needs, without running.
@@ -242,8 +327,8 @@ class Model:
             if len(shape) != len(declared):
                 raise InputError("its shape is needed", value=slot.name, expected=f"{len(declared)} sizes")
             probes.append(np.broadcast_to(np.zeros((), slot.dtype), tuple(shape)))
-        env = self._executor._solve(probes, None)
-        frame, arena = self._executor.memory(env)
+        executor = self._first.executor
+        frame, arena = executor.memory(executor.environment(probes))
         unshared = 0
         for i, s in enumerate(plan.slots):
             if i in frame.shapes and s.first >= 0 and s.dtype is not None:
@@ -255,7 +340,13 @@ def _stored(compiled: Compiled) -> StoredModel:
     names = tuple(v.name or f"output{k}" for k, v in enumerate(compiled.model.graph.outputs))
     used = {compiled.device.name, *_backends_of(compiled.plan)}
     return StoredModel(
-        compiled.plan, compiled.interface, names, compiled.device.name, tuple(sorted(used)), compiled.external
+        compiled.plan,
+        compiled.interface,
+        names,
+        compiled.device.name,
+        tuple(sorted(used)),
+        compiled.external,
+        compiled.decisions,
     )
 
 

@@ -27,10 +27,12 @@ import accord.ops.catalog  # noqa: F401  registers shape rules and expansions
 from accord.backends.discovery import backends_for
 from accord.backends.protocol import Backend
 from accord.backends.view import NodeView
+from accord.ir.dims import Dim
 from accord.ir.infer import Analyzer
+from accord.ir.reason import Reason
 from accord.model.limits import DEFAULT_LIMITS
 from accord.model.load import load_model
-from accord.model.normalise import normalise
+from accord.model.normalise import Decide, normalise
 from accord.model.operands import check_operands, declared_outputs
 from accord.passes.manager import PassLog, PassManager
 from accord.passes.phases import phases
@@ -42,7 +44,7 @@ from accord.runtime.interface import Interface
 from accord.runtime.options import Options, thread_count
 from accord.runtime.signature import complete, declared_interface
 
-__all__ = ["STAGES", "Compiled", "StageHook", "compile_model"]
+__all__ = ["STAGES", "Compiled", "StageHook", "check_model", "compile_model"]
 
 #: Called after a stage with its name, the model and the facts (None before there are any).
 StageHook: TypeAlias = Callable[[str, ir.Model, Analyzer | None], None]
@@ -64,6 +66,7 @@ class Compiled:
         seconds: Time for each stage.
         interface: What the file says of inputs, outputs and origin.
         external: Path, size and time of change of each file with external data.
+        decisions: What was taken to be so of sizes: expressions and their values.
     """
 
     model: ir.Model
@@ -75,15 +78,19 @@ class Compiled:
     interface: Interface
     seconds: dict[str, float] = field(default_factory=dict)
     external: tuple[tuple[str, int, int], ...] = ()
+    decisions: tuple[tuple[Dim, int], ...] = ()
 
 
-def compile_model(source: Any, options: Options, *, on_stage: StageHook | None = None) -> Compiled:
+def compile_model(
+    source: Any, options: Options, *, on_stage: StageHook | None = None, decide: Decide | None = None
+) -> Compiled:
     """Run all stages.
 
     Args:
         source: Path, bytes, ``ModelProto``, ``onnx_ir.Model`` or a binary file object.
         options: How to compile.
         on_stage: Called after each stage with its name, the model and the facts; it must not change the model.
+        decide: Which branch to take where the sizes of inputs decide; see :func:`~accord.model.normalise.normalise`.
 
     Raises:
         ModelError: the model is wrong.
@@ -105,7 +112,15 @@ def compile_model(source: Any, options: Options, *, on_stage: StageHook | None =
     done("loaded", model, None)
     chosen = backends_for(options.device, reference_only=options.reference)
     declared = declared_outputs(model)
-    result = normalise(model, evaluator=evaluate_node)
+    decisions: dict[Dim, int] = {}
+
+    def noted(condition: Dim) -> bool | None:
+        truth = None if decide is None else decide(condition)
+        if truth is not None:
+            decisions[condition] = int(truth)
+        return truth
+
+    result = normalise(model, evaluator=evaluate_node, decide=None if decide is None else noted)
     analyzer = result.analyzer
     check_operands(model, analyzer.facts, analyzer.opsets, declared)
     done("normalised", model, analyzer)
@@ -116,9 +131,10 @@ def compile_model(source: Any, options: Options, *, on_stage: StageHook | None =
         stop_after=options.stop_after,
         fuses=lambda node: chosen[0].fuses(NodeView(node, analyzer)),
         joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
+        runs=lambda node: _runs(chosen, NodeView(node, analyzer)),
     )
     for phase in phases():
-        manager.run_phase(phase.name, phase.rules, options.level)
+        manager.run_phase(phase.name, phase.rules, options.level, native=phase.native)
         done(phase.name, model, analyzer)
     placer = Placer(chosen, analyzer, strict=options.strict)
     plan = PlanBuilder(placer, analyzer, threads=thread_count(options.threads)).build(model.graph)
@@ -133,4 +149,29 @@ def compile_model(source: Any, options: Options, *, on_stage: StageHook | None =
         complete(interface, plan),
         seconds,
         tuple(opened),
+        tuple(decisions.items()),
     )
+
+
+def _runs(backends: Sequence[Backend], view: NodeView) -> Reason | None:
+    """None if a backend that is no fall-back has a kernel for a node (or if there are none but fall-backs)."""
+    native = [b for b in backends if not b.fallback]
+    refused: Reason | None = None
+    for backend in native:
+        kernel = backend.select(view)
+        if not isinstance(kernel, Reason):
+            return None
+        refused = refused or kernel
+    return refused
+
+
+def check_model(source: Any, options: Options) -> None:
+    """Look for what is wrong in a model, in all branches.
+
+    Raises:
+        ModelError: the model is wrong.
+    """
+    model = load_model(source, limits=options.limits or DEFAULT_LIMITS, base_dir=options.base_dir)
+    declared = declared_outputs(model)
+    result = normalise(model, evaluator=evaluate_node)
+    check_operands(model, result.analyzer.facts, result.analyzer.opsets, declared)

@@ -23,6 +23,7 @@ import numpy as np
 
 import accord
 from accord.backends.protocol import Kernel, NativeKernel, Phase
+from accord.ir.dims import Dim
 from accord.plan.plan import Plan
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options
@@ -49,6 +50,7 @@ class StoredModel:
         device: Name of the backend that makes output arrays.
         backends: Names of all backends that the plan needs.
         external: Path, size and time of change of each file with external data.
+        decisions: What the plan takes to be so of sizes: expressions and their values.
     """
 
     plan: Plan
@@ -57,6 +59,7 @@ class StoredModel:
     device: str
     backends: tuple[str, ...]
     external: tuple[tuple[str, int, int], ...] = ()
+    decisions: tuple[tuple[Dim, int], ...] = ()
 
     def is_current(self) -> bool:
         """Whether the files with external data are what they were."""

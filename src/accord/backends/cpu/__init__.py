@@ -24,7 +24,21 @@ class CpuBackend(Backend):
     device = "cpu"
 
     def select(self, view: NodeView) -> Kernel | Reason:
-        """A generated kernel, a view, or why not."""
+        """A generated kernel, a view, or why not; one that is chosen later where a run knows more."""
+        from accord.backends.cpu.late import late_or
+
+        kernel = self.known(view)
+        return late_or(view, kernel) if isinstance(kernel, Reason) else kernel
+
+    def select_late(self, view: NodeView) -> Kernel | Reason:
+        """A kernel that is chosen when it runs."""
+        from accord.backends.cpu.late import late_kernel
+
+        kernel = self.known(view)
+        return kernel if isinstance(kernel, Reason) else late_kernel(view)
+
+    def known(self, view: NodeView) -> Kernel | Reason:
+        """As :meth:`select`, by what is known now."""
         from accord.backends.cpu.families import fused, movements
         from accord.backends.cpu.families.table import SELECTORS
 

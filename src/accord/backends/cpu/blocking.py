@@ -5,6 +5,7 @@ All of it depends on sizes and on the machine, nothing of it on machine code: it
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,10 +16,12 @@ from accord.expr.lang import bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 
-__all__ = ["Areas", "Blocks", "Chunk", "Problem", "chunks_of", "cut", "scratch_bound"]
+__all__ = ["Areas", "Blocks", "Chunk", "Problem", "Stage", "chunks_of", "cut", "run_length", "scratch_bound"]
 
 #: Greatest part of k that is packed at a time.
 MOST_CHUNK: Final = 512
+#: The same where B is read in place by few rows: all columns of so many lines, which lie in few pages of memory.
+MOST_LINES: Final = 64
 #: Products that are summed in a register before they are added to memory, at most, for short and for long sums: the
 #: error of a sum of k products in runs of r grows like sqrt(k r / 2 + k^2 / 2 r).
 _SHORT_RUN: Final = 64
@@ -27,12 +30,11 @@ _SHORT: Final = 192
 #: The same for tiles of few rows, which sum several steps apart.
 _LOW_RUN: Final = 512
 _LOW_ROWS: Final = 2
-#: A panel of a B that is not constant is packed from this many rows on.
-_PACK_ROWS: Final = 8
-#: Blocks of rows for which it is packed, if there are so many.
-_PACKED_BLOCKS: Final = 4
-#: Rows of a block at most.
+#: A B that is not constant is packed from this many rows on, if it may be read in place.
+PACK_ROWS: Final = 8
+#: Rows of a block at most; of an image that is staged, unless a line has more.
 _MOST_BLOCK: Final = 128
+_MOST_STAGED: Final = 512
 #: Work of a task, in arithmetic operations: 30 microseconds and more. A byte of B from memory counts like 16.
 _TASK: Final = 6_000_000
 _BYTE: Final = 16
@@ -53,32 +55,75 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """An image that is staged line by line (of one axis: pixel by pixel).
+
+    Attributes:
+        rows: Rows of A that a line of output has.
+        step: Lines of input from one line of output to the next.
+        span: Lines of input that one line of output reaches over.
+        line: Bytes of a staged line.
+        slack: Bytes that may be overwritten after the last.
+        segment: Bytes from one line of the kernel to the next.
+    """
+
+    rows: int
+    step: int
+    span: int
+    line: int
+    slack: int
+    segment: int
+
+    def size(self, lines: int) -> int:
+        """Bytes for ``lines`` of output."""
+        return ((lines - 1) * self.step + self.span) * self.line + self.slack
+
+    def lines(self, count: int) -> int:
+        """How many of ``count`` lines of output are a block."""
+        room = (machine().l2 // 4 - self.slack) // self.line
+        most = max(1, min(count, (room - self.span) // self.step + 1, _MOST_STAGED // self.rows))
+        return -(-count // -(-count // most))
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A contraction whose sizes are known.
 
     Attributes:
         dtype: In which sums are made.
         vectors: Vectors of a panel's line.
+        heights: Of the tiles for a whole panel.
+        wide: Columns of a panel.
         groups: Number of products.
         m: Rows of each.
         n: Columns.
         chunks: Parts of k.
         row_bytes: Distance of A's rows if it can be read in place; else 0.
-        packed: B was packed at load.
-        stage: Bytes of an element of C if its columns are apart; else 0.
+        right: B: "packed" at load (or read as it is, for few columns), "ready" to be read in place by few rows, or to
+            be "made" before it is read.
+        apart: Bytes of an element of C if its columns are apart; else 0.
         tables: Number of operands whose rows are looked up.
+        stage: How A is staged, if it is.
     """
 
     dtype: str
     vectors: int
+    heights: tuple[int, ...]
+    wide: int
     groups: int
     m: int
     n: int
     chunks: tuple[Chunk, ...]
     row_bytes: int
-    packed: bool
-    stage: int
+    right: str
+    apart: int
     tables: int
+    stage: Stage | None = None
+
+    @property
+    def packs(self) -> bool:
+        """Whether tasks pack B."""
+        return self.right == "made" or (self.right == "ready" and self.m >= PACK_ROWS)
 
     @property
     def k(self) -> int:
@@ -101,6 +146,7 @@ class Areas:
 class Blocks:
     """See the parameters of :class:`accord.backends.cpu.gemm.GemmCode`."""
 
+    task_groups: int
     block: int
     task_rows: int
     task_panels: int
@@ -115,20 +161,18 @@ class Blocks:
     last_vectors: int
     areas: Areas
 
-    @property
-    def tasks(self) -> int:
-        """Tasks of one product."""
-        return self.row_tasks * self.column_tasks
+    tasks: int
 
 
-def chunks_of(k: int, pieces: Sequence[int] | None = None) -> tuple[Chunk, ...]:
+def chunks_of(k: int, pieces: Sequence[int] | None = None, most: int = MOST_CHUNK) -> tuple[Chunk, ...]:
     """Cut ``k`` into parts of equal length; those of a source with pieces end where a piece ends.
 
     Args:
         k: Length of the sums.
-        pieces: Lengths of the pieces, none above :data:`MOST_CHUNK`; they add up to ``k``.
+        pieces: Lengths of the pieces, none above ``most``; they add up to ``k``.
+        most: Greatest length of a part.
     """
-    count = max(1, -(-k // MOST_CHUNK))
+    count = max(1, -(-k // most))
     if pieces is None:
         size = -(-k // count)
         starts = range(0, max(k, 1), max(size, 1))
@@ -137,7 +181,7 @@ def chunks_of(k: int, pieces: Sequence[int] | None = None) -> tuple[Chunk, ...]:
     chunks: list[Chunk] = []
     start = length = first = 0
     for i, piece in enumerate(pieces):
-        if length and (length + piece > MOST_CHUNK or length + piece / 2 > target):
+        if length and (length + piece > most or length + piece / 2 > target):
             chunks.append(Chunk(start, length, first, i))
             start, length, first = start + length, 0, i
         length += piece
@@ -151,15 +195,16 @@ def _pitch(length: int, dtype: str) -> int:
     return (-(-length // width) + 1 | 1) * line
 
 
-def _areas(dtype: str, vectors: int, sums: int, left: int, right: int, stage: int, tables: int) -> Areas:
+def _areas(tile: int, sums: int, left: int, right: int, stage: int, tables: int) -> Areas:
     """Lay out a thread's scratch memory from the bytes of its areas: sums, A's and B's panels, stage, tables."""
+    a, b, c, d, end = itertools.accumulate(map(_round, (max(tile, sums), left, right, stage, tables)))
+    return Areas(a, b, c, d, end)
+
+
+def _tile_bytes(dtype: str, vectors: int) -> int:
+    """Bytes of the sums of the largest tile of up to ``vectors`` vectors, and a vector."""
     width, size = machine().width(bits(dtype)), bits(dtype) // 8
-    tile = max(tile_heights(dtype, v)[0] * v for v in range(1, vectors + 1)) * width * size
-    at = [_round(max(tile, sums))]
-    at.append(at[-1] + _round(left))
-    at.append(at[-1] + _round(right))
-    at.append(at[-1] + _round(stage))
-    return Areas(at[0], at[1], at[2], at[3], at[3] + _round(tables))
+    return max(tile_heights(dtype, v)[0] * v + 1 for v in range(1, vectors + 1)) * width * size
 
 
 def _round(size: int) -> int:
@@ -172,64 +217,76 @@ def _most_block(dtype: str, high: int, chunk: int) -> int:
     return max(1, rows // high) * high
 
 
+def run_length(k: int, rows: int) -> int:
+    """How many products are summed in a register at most, for sums of ``k`` in ``rows`` rows."""
+    return _LOW_RUN if rows <= _LOW_ROWS else _SHORT_RUN if k <= _SHORT else _LONG_RUN
+
+
 def cut(p: Problem) -> Blocks:
     """Blocks, tasks and scratch memory for a problem of at least one row and column."""
     width, size = machine().width(bits(p.dtype)), bits(p.dtype) // 8
-    wide = p.vectors * width
-    high = tile_heights(p.dtype, p.vectors)[0]
+    high = p.heights[0]
     chunk = max(c.length for c in p.chunks)
-    panels = -(-p.n // wide)
-    most = _most_block(p.dtype, high, chunk)
-    count = -(-p.m // most)
-    block = min(p.m, -(-p.m // (count * high)) * high)
+    pitch = _pitch(chunk, p.dtype) if p.stage is None else p.stage.line
+    panels = -(-p.n // p.wide)
+    if p.stage is None:
+        most = _most_block(p.dtype, high, chunk)
+        block = min(p.m, -(-p.m // (-(-p.m // most) * high)) * high)
+    else:
+        block = p.stage.lines(p.m // p.stage.rows) * p.stage.rows
     blocks = -(-p.m // block)
     work = 2 * block * p.n * p.k + _BYTE * size * p.n * p.k // max(1, blocks)
+    several = len(p.chunks) > 1
+    line = p.wide * size
+    most_panels = max(1, _PARTS // (block * line)) if several else panels
+    if p.packs:
+        most_panels = max(1, min(most_panels, machine().l2 // 2 // max(1, p.k * line)))
     task_blocks = max(1, min(blocks, _TASK // max(1, work)))
-    pack_b = not p.packed and p.m >= _PACK_ROWS
-    if pack_b:  # each task packs B again
-        task_blocks = min(blocks, max(task_blocks, _PACKED_BLOCKS))
+    if p.packs:  # each task packs B again: as few tasks along the rows as will do
+        wanted = -(-_TASKS // (p.groups * -(-panels // most_panels)))
+        task_blocks = max(task_blocks, blocks // wanted)
     row_tasks = -(-blocks // task_blocks)
     direct = bool(p.row_bytes) and (p.row_bytes % 4096 != 0 or p.m < high // 2)
     column_tasks = max(1, min(_TASKS // max(1, p.groups * row_tasks), task_blocks * work // _TASK, panels))
     if not direct:  # each of them packs A again
         column_tasks = max(1, min(column_tasks, p.n // 128))
-    several = len(p.chunks) > 1
-    line = wide * size
-    most_panels = max(1, _PARTS // (block * line)) if several else panels
-    if not p.packed:
-        most_panels = max(1, min(most_panels, machine().l2 // 2 // max(1, p.k * line)))
     task_panels = min(-(-panels // column_tasks), most_panels)
     column_tasks = -(-panels // task_panels)
     task_panels = -(-panels // column_tasks)
-    low = p.m <= _LOW_ROWS
-    most_run = _LOW_RUN if low else _SHORT_RUN if p.k <= _SHORT else _LONG_RUN
-    run = -(-chunk // max(1, -(-chunk // most_run)))
+    each = row_tasks * column_tasks
+    # several small products are one task
+    task_groups = max(1, min(p.groups, _TASK // max(1, work * blocks))) if each == 1 else 1
+    most_run = run_length(p.k, p.m)
+    left = 0 if direct else (block + width) * pitch if p.stage is None else p.stage.size(block // p.stage.rows)
     return Blocks(
+        task_groups=task_groups,
         block=block,
         task_rows=task_blocks * block,
         task_panels=task_panels,
         row_tasks=row_tasks,
-        column_tasks=-(-panels // task_panels),
+        column_tasks=column_tasks,
         panels=panels,
-        run=max(1, run),
+        run=most_run if p.stage is not None else max(1, -(-chunk // max(1, -(-chunk // most_run)))),
         parts=int(several),
         direct=int(direct),
-        pack_b=int(pack_b),
-        pitch=_pitch(chunk, p.dtype),
-        last_vectors=-(-(p.n - (panels - 1) * wide) // width),
+        pack_b=int(p.packs),
+        pitch=pitch,
+        last_vectors=-(-(p.n - (panels - 1) * p.wide) // width),
         areas=_areas(
-            p.dtype,
-            p.vectors,
-            task_panels * block * line * several,
-            0 if direct else (block + width) * _pitch(chunk, p.dtype),
-            0 if p.packed else (task_panels * p.k + width) * line,
-            (block + width) * wide * p.stage,
+            _tile_bytes(p.dtype, p.vectors),
+            (task_panels * block * line + width * size) * several,
+            left,
+            0 if p.right == "packed" else (task_panels if p.packs else 1) * p.k * line,
+            (block + width) * p.vectors * width * p.apart,
             block * 8 * p.tables,
         ),
+        tasks=-(-p.groups // task_groups) * each,
     )
 
 
-def scratch_bound(dtype: str, vectors: int, k: DimLike, packed: bool, stage: int, tables: int) -> DimLike:
+def scratch_bound(
+    dtype: str, vectors: int, k: DimLike, packed: bool, apart: int, tables: int, stage: tuple[DimLike, DimLike] | None
+) -> DimLike:
     """Bytes of scratch memory that no cut of a problem exceeds, whatever the sizes that are not known.
 
     Args:
@@ -237,17 +294,21 @@ def scratch_bound(dtype: str, vectors: int, k: DimLike, packed: bool, stage: int
         vectors: Vectors of a panel's line.
         k: Length of the sums.
         packed: B was packed at load.
-        stage: Bytes of an element of C if its columns are apart.
+        apart: Bytes of an element of C if its columns are apart.
         tables: Operands whose rows are looked up.
+        stage: Where A is staged, bytes for a single line of output, and its rows.
     """
-    width = machine().width(bits(dtype))
-    line = vectors * width * bits(dtype) // 8
+    width, size = machine().width(bits(dtype)), bits(dtype) // 8
+    wide = vectors * width
     high = tile_heights(dtype, vectors)[0]
     chunk = min(k, MOST_CHUNK) if isinstance(k, int) else MOST_CHUNK
     pitch = _pitch(chunk, dtype)
-    block = max(_MOST_BLOCK, high)
-    sums = max(_PARTS, block * line) if not isinstance(k, int) or k > MOST_CHUNK else 0
-    left = max(min(block * pitch, machine().l2 // 4), high * pitch) + width * pitch
-    staged = (block + width) * vectors * width * stage
-    fixed = _areas(dtype, vectors, sums, left, width * line, staged, block * 8 * tables)
-    return fixed.scratch if packed else D.maximum(machine().l2 // 2, k * line) + fixed.scratch + 64
+    sums = max(_PARTS, _MOST_BLOCK * wide * size) + width * size if not isinstance(k, int) or k > MOST_CHUNK else 0
+    room = machine().l2 // 4
+    left: DimLike = max(min(_MOST_BLOCK * pitch, room), high * pitch) + width * pitch
+    block: DimLike = max(_MOST_BLOCK, high)
+    if stage is not None:
+        left, block = D.maximum(stage[0], room), D.maximum(stage[1], _MOST_STAGED)
+    right: DimLike = 0 if packed else D.maximum(machine().l2 // 2, k * wide * size)
+    rest = left + right + (block + width) * (wide * apart) + block * (8 * tables)
+    return max(_tile_bytes(dtype, vectors), sums) + rest + 64 * 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import threading
 from collections.abc import Callable, Sequence
@@ -112,8 +113,9 @@ def build_all(
     count = min(threads or machine.cores, len(texts))
     helpers = [threading.Thread(target=batch.work, name=f"accord-compile-{k}") for k in range(1, count)]
     try:
-        for h in helpers:
-            h.start()
+        with contextlib.suppress(RuntimeError):  # the system has no more threads: those that there are do it all
+            for h in helpers:
+                h.start()
         for k, write in enumerate(texts):
             if batch.failure is not None:
                 break
@@ -125,7 +127,8 @@ def build_all(
         raise
     finally:
         for h in helpers:
-            h.join()
+            if h.ident is not None:
+                h.join()
     if batch.failure is not None:
         raise batch.failure
     return [b for b in batch.blobs if b is not None]

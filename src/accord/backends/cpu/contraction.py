@@ -8,12 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from accord.backends.cpu.blocking import Problem, chunks_of, cut, scratch_bound
-from accord.backends.cpu.gemm import GemmCode, Pattern, Right
+import numpy as np
+
+from accord.backends.cpu.blocking import (
+    MOST_CHUNK,
+    MOST_LINES,
+    PACK_ROWS,
+    Chunk,
+    Problem,
+    Stage,
+    chunks_of,
+    cut,
+    scratch_bound,
+)
+from accord.backends.cpu.dot import dot_address, dot_heights, pays
+from accord.backends.cpu.gemm import GemmCode, Right
+from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
-from accord.backends.cpu.panels import MatrixSource, Source
-from accord.backends.cpu.tile import tile_address, tile_heights, vectors_for
-from accord.backends.protocol import Launch, Phase
+from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
+from accord.backends.cpu.store import Pattern
+from accord.backends.cpu.tile import next_heights, tile_address, tile_heights, vectors_for
+from accord.backends.cpu.transpose import transpose_address
+from accord.backends.protocol import Array, Launch, Phase
 from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
@@ -77,6 +93,8 @@ class Left:
         groups: Strides along the groups.
         offset: First element.
         pieces: Makes the source's pieces, if it has them.
+        stage: How the source is staged, and the calls of a tile, if it is.
+        bound: For one that is staged: bytes for a single line of output, and the line's rows.
     """
 
     source: Source
@@ -84,6 +102,8 @@ class Left:
     groups: tuple[DimLike, ...]
     offset: DimLike = 0
     pieces: Pieces | None = None
+    stage: Callable[[Mapping[str, int]], tuple[Stage, Sequence[tuple[int, ...]]]] | None = None
+    bound: tuple[DimLike, DimLike] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,8 +124,8 @@ class _Plan:
 
     code: GemmCode
     names: tuple[str, ...]
-    pieces: Pieces | None
-    stage: int
+    left: Left
+    apart: int
 
 
 def matrix_left(a: Walk) -> Left:
@@ -151,22 +171,24 @@ def contraction_phase(
         operands: A, B, the extras, C, scratch.
     """
     dtype = accumulator(left.source.dtype)
-    vectors = vectors_for(dtype, n) if isinstance(n, int) else 2
+    few = few_columns(dtype, n, k, right)
+    vectors = 1 if few else vectors_for(dtype, n) if isinstance(n, int) else 2
     keep = [i for i, size in enumerate(groups) if size != 1]
     walks = {"c": out, **{f"e{i}": e for i, e in enumerate(extras)}}
     values: dict[str, DimLike] = {"m": D.product(rows), "n": n, "k": k, "a.offset": left.offset}
     values["b.offset"] = right.offset
     values.update(left.values)
     kinds = ("packed", "1") if right.packed else (_kind(right.step, "1"), _kind(right.column, "1"))
-    if kinds == ("1", "1"):
+    if (few and not right.packed) or kinds == ("1", "1"):
         kinds = ("1", "s")
     if kinds[0] == "s":
         values["b.k"] = right.step
     if kinds[1] == "s":
         values["b.column"] = right.column
+    flat = _flat(walks, rows, few, machine().width(bits(dtype))) if few else None
     patterns: dict[str, Pattern] = {}
     for name, w in walks.items():
-        patterns[name], own = _pattern(name, w, rows)
+        patterns[name], own = _pattern(name, w, rows) if flat is None else (flat[name], {f"{name}.offset": w.offset})
         values.update(own)
     for i, axis in enumerate(keep):
         values[f"group{i}.size"] = groups[axis]
@@ -177,6 +199,8 @@ def contraction_phase(
     code = GemmCode(
         dtype,
         vectors,
+        few,
+        flat is not None,
         left.source,
         Right(right.dtype, *kinds),
         len(keep),
@@ -185,15 +209,65 @@ def contraction_phase(
         patterns["c"],
         expr,
     )
-    stage = max(1, bits(out.dtype) // 8) if patterns["c"].column == "s" else 0
-    plan = _Plan(code, tuple(values), left.pieces, stage)
-    phase = Phase(code, operands, tuple(values.values()), functools.partial(_launch, plan))
+    apart = max(1, bits(out.dtype) // 8) if patterns["c"].column == "s" else 0
+    plan = _Plan(code, tuple(values), left, apart)
     sizes = tuple(values.values())
+    phase = Phase(code, operands, sizes, functools.partial(_launch, plan))
     if D.is_known(sizes):
-        problem = _problem(plan, dict(zip(plan.names, sizes, strict=True)))
-        scratch = cut(problem).areas.scratch if problem.m and problem.n else 64
-        return phase, scratch
-    return phase, scratch_bound(dtype, vectors, k, right.packed, stage, len(code.tables))
+        problem, _ = _problem(plan, dict(zip(plan.names, sizes, strict=True)))
+        return phase, cut(problem).areas.scratch if problem.m and problem.n else 64
+    return phase, scratch_bound(dtype, vectors, k, right.packed or few > 0, apart, len(code.tables), left.bound)
+
+
+def few_columns(dtype: str, n: DimLike, k: DimLike, right: RightMatrix | None = None) -> int:
+    """``n`` if it is known and so small that tiles should have their vectors along k; else 0.
+
+    Args:
+        dtype: In which sums are made.
+        n: Columns.
+        k: Length of the sums.
+        right: B, if it is not packed.
+    """
+    if not isinstance(n, int) or not pays(dtype, n, k if isinstance(k, int) else 1 << 30):
+        return 0
+    ready = right is None or right.packed or (right.dtype == dtype and (right.step == 1 or k == 1))
+    return n if ready else 0
+
+
+def pack(matrices: Array, dtype: str) -> Array:
+    """Constant matrices [groups, k, n] as B, packed for a product that is summed in ``dtype``: [groups, elements]."""
+    groups, k, n = matrices.shape
+    if not few_columns(dtype, n, k):
+        return pack_matrix(matrices, dtype, vectors_for(dtype, n))
+    packed = aligned((groups, n, k), np.float32 if dtype == "f32" else np.float64)
+    packed[:] = matrices.swapaxes(1, 2)
+    return packed.reshape(groups, n * k)
+
+
+def packed_size(dtype: str, k: int, n: int) -> int:
+    """Elements of a matrix that :func:`pack` has packed."""
+    width = machine().width(bits(dtype))
+    return k * (n if few_columns(dtype, n, k) else -(-n // width) * width)
+
+
+def _flat(walks: Mapping[str, Walk], rows: Shape, few: int, width: int) -> dict[str, Pattern] | None:
+    """Patterns of operands of ``few`` columns if C's rows follow each other without gaps, and all others fit to it."""
+    patterns: dict[str, Pattern] = {}
+    for name, w in walks.items():
+        _, (merged,), _ = merge_axes(rows, [Access(w.rows)])
+        step = merged.strides[0] if len(merged.strides) == 1 else None
+        if step is None and merged.strides:
+            return None
+        if step == few and (few == 1 or w.column == 1):
+            column = "f"
+        elif step == 0 and (few == 1 or w.column == 0):
+            column = "0"
+        elif step == 0 and w.column == 1 and width % few == 0:
+            column = "p"
+        else:
+            return None
+        patterns[name] = Pattern(w.dtype, column, "0")
+    return patterns if patterns["c"].column == "f" else None
 
 
 def _kind(stride: DimLike, *known: str) -> str:
@@ -222,62 +296,68 @@ def _pattern(name: str, w: Walk, rows: Shape) -> tuple[Pattern, dict[str, DimLik
     return Pattern(w.dtype, column, row), values
 
 
-def _problem(plan: _Plan, v: Mapping[str, int]) -> Problem:
-    code = plan.code
-    lengths = None if plan.pieces is None else [length for length, _ in plan.pieces(v)]
+def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
+    """The problem for these sizes, and the words of its chunks (or calls) and pieces."""
+    code, left = plan.code, plan.left
+    stage: Stage | None = None
+    words: list[int] = []
+    ready = "made" if code.right.column == "s" or code.right.dtype != code.dtype else "ready"
+    if code.right.step == "packed" or code.few:
+        ready = "packed"
+    if left.stage is not None:
+        stage, calls = left.stage(v)
+        chunks = chunks_of(0) if not v["k"] else (Chunk(0, v["k"], 0, len(calls)),)
+        words = [word for c in calls for word in c]
+    else:
+        pieces = None if left.pieces is None else left.pieces(v)
+        in_place = ready == "ready" and v["m"] < PACK_ROWS
+        lengths = None if pieces is None else [length for length, _ in pieces]
+        chunks = chunks_of(v["k"], lengths, MOST_LINES if in_place and pieces is None else MOST_CHUNK)
+        words = [word for c in chunks for word in (c.start, c.length, c.first, c.last)]
+        words += [word for _, piece in pieces or () for word in piece]
     row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype else 0
-    return Problem(
+    heights = dot_heights(code.dtype, code.few) if code.few else tile_heights(code.dtype, code.vectors)
+    problem = Problem(
         code.dtype,
         code.vectors,
+        heights,
+        code.few or code.vectors * machine().width(bits(code.dtype)),
         math.prod(v[f"group{i}.size"] for i in range(code.group_axes)),
         v["m"],
         v["n"],
-        chunks_of(v["k"], lengths),
+        chunks,
         row * bits(code.dtype) // 8,
-        code.right.step == "packed",
-        plan.stage,
+        ready,
+        plan.apart,
         len(code.tables),
+        stage,
     )
+    return problem, words
 
 
 def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
     v = dict(zip(plan.names, sizes, strict=True))
     code = plan.code
-    p = _problem(plan, v)
+    p, words = _problem(plan, v)
     if not (p.groups and p.m and p.n):
         return Launch((), 0)
-    cut_ = cut(p)
-    heights = tile_heights(code.dtype, code.vectors)
-    last = tile_heights(code.dtype, cut_.last_vectors)
+    blocks = cut(p)
+    areas = blocks.areas
     v.update(
-        {name: getattr(cut_, name) for name in ("block", "task_rows", "task_panels", "row_tasks", "column_tasks")},
-        panels=cut_.panels,
-        chunks=len(p.chunks),
-        run=cut_.run,
-        parts=cut_.parts,
-        direct=cut_.direct,
-        pack_b=cut_.pack_b,
-        pitch=cut_.pitch,
-        scratch=cut_.areas.scratch,
-        a_at=cut_.areas.a_at,
-        b_at=cut_.areas.b_at,
-        stage_at=cut_.areas.stage_at,
-        tables_at=cut_.areas.tables_at,
-        tile=tile_address(code.dtype, code.vectors),
+        {name: getattr(blocks, name) for name in ("task_groups", "block", "task_rows", "task_panels")},
+        **{name: getattr(blocks, name) for name in ("row_tasks", "column_tasks")},
+        **{name: getattr(blocks, name) for name in ("panels", "run", "parts", "direct", "pack_b", "pitch")},
+        **{name: getattr(areas, name) for name in ("a_at", "b_at", "stage_at", "tables_at", "scratch")},
+        groups=p.groups,
+        chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
+        tile=dot_address(code.dtype, code.few) if code.few else tile_address(code.dtype, code.vectors),
     )
-    v.update({"tile.last": tile_address(code.dtype, cut_.last_vectors)})
-    v.update(_high_and_mid("", heights), **_high_and_mid(".last", last))
-    words: list[int] = [v[name] for name in code.names]
-    for c in p.chunks:
-        words += (c.start, c.length, c.first, c.last)
-    if plan.pieces is not None:
-        for _, piece in plan.pieces(v):
-            words += piece
-    return Launch(tuple(words), p.groups * cut_.tasks)
-
-
-def _high_and_mid(suffix: str, heights: Sequence[int]) -> dict[str, int]:
-    """The highest tile, and the next one where a gap lies below it."""
-    high = heights[0]
-    mid = heights[1] if len(heights) > 1 and heights[1] > 8 else high
-    return {f"high{suffix}": high, f"mid{suffix}": mid}
+    v["tile.last"] = v["tile"] if code.few else tile_address(code.dtype, blocks.last_vectors)
+    last = p.heights if code.few else tile_heights(code.dtype, blocks.last_vectors)
+    width = machine().width(bits(code.dtype))
+    v.update({name: transpose_address(*dtypes, width) for name, dtypes in code.transposes.items()})
+    v["high"], v["high.last"] = p.heights[0], last[0]
+    if p.stage is not None:
+        v["a.segment"] = p.stage.segment
+    heights = (*next_heights(p.heights), *next_heights(last))
+    return Launch((*(v[name] for name in code.names), *heights, *words), blocks.tasks)

@@ -7,30 +7,56 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from accord.backends.cpu.contraction import Left, RightMatrix, Walk, accumulator, contraction_phase, matrix_left
+from accord.backends.cpu.blocking import Stage, run_length
+from accord.backends.cpu.contraction import (
+    Left,
+    RightMatrix,
+    Walk,
+    accumulator,
+    contraction_phase,
+    few_columns,
+    matrix_left,
+    pack,
+    packed_size,
+)
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
-from accord.backends.cpu.panels import aligned, pack_matrix
+from accord.backends.cpu.panels import aligned
 from accord.backends.cpu.patches import AXIS_NAMES, PatchSource, Window, length_of, pieces_of, reach
-from accord.backends.cpu.tile import vectors_for
+from accord.backends.cpu.stage import MOST_INTERLEAVED, STAGE_NAMES, StageSource
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr, bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
-__all__ = ["Comb", "Image", "combs", "conv_phase", "pack_weights", "transposed_phases"]
+__all__ = ["Comb", "Convolution", "Image", "combs", "transposed_phases"]
+
+#: An image is staged for at most so many vectors of output channels, and input channels of a group: a copy of patches
+#: takes a seventh of the products' time for one vector, a thirtieth for four.
+_STAGED_VECTORS: Final = 4
+_STAGED_CHANNELS: Final = 128
+#: Lines of output that are shorter than this are too short for tiles of their own.
+_SHORT_LINE: Final = 6
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image or what is combined with one: strides of the images, channels and spatial axes."""
+    """An image or what is combined with one: strides of the images, channels and spatial axes.
+
+    Attributes:
+        dtype: Element type in memory.
+        access: How it lies.
+        repeated: Its channels are there once more for each output of a step along the last axis.
+    """
 
     dtype: str
     access: Access
+    repeated: bool = False
 
     def walk(self, channels: int, *, images: bool) -> Walk:
         """Its groups are groups of ``channels`` (and before them the images, unless those are rows)."""
@@ -40,121 +66,235 @@ class Image:
             return Walk(self.dtype, groups, (image, *space), channel, self.access.offset)
         return Walk(self.dtype, (image, *groups), tuple(space), channel, self.access.offset)
 
-
-def channels_inner(x: Access) -> bool:
-    """Whether k counts taps, then channels, for an image that lies so; else channels, then taps."""
-    return x.strides[1] == 1
-
-
-def pack_weights(w: Array, groups: int, x: Access, dtype: str) -> Array:
-    """Constant weights [M, C / groups, *taps] as panels, one group after the other.
-
-    Args:
-        w: The weights.
-        groups: Number of groups.
-        x: How the image lies, which decides about the order of k.
-        dtype: Of the image.
-    """
-    real = accumulator(dtype)
-    m, channels = w.shape[0] // groups, w.shape[1]
-    by_group = w.reshape(groups, m, channels, -1)
-    order = (0, 3, 2, 1) if channels_inner(x) else (0, 2, 3, 1)
-    matrices = by_group.transpose(order).reshape(groups, -1, m)
-    return pack_matrix(matrices, real, vectors_for(real, m)).reshape(-1)
+    def moved(self, pixels: Sequence[int]) -> Image:
+        """The image from a pixel on."""
+        offset = self.access.offset
+        for stride, n in zip(self.access.strides[2:], pixels, strict=True):
+            offset = offset + stride * n
+        return replace(self, access=Access(self.access.strides, offset))
 
 
-def conv_phase(
-    images: DimLike,
-    groups: int,
-    channels: tuple[int, int],
-    in_sizes: Shape,
-    out_sizes: Shape,
-    window: Window,
-    pads: Sequence[DimLike],
-    x: Image,
-    weights: str | None,
-    extras: Sequence[Image],
-    out: Image,
-    expr: Expr,
-    operands: tuple[int, ...],
-    *,
-    inside: bool = False,
-    weights_at: int = 0,
-) -> tuple[Phase, DimLike]:
-    """A phase for a convolution of one to three spatial axes, and the scratch bytes that a thread needs.
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of one to three spatial axes.
 
-    Args:
+    Attributes:
         images: Batch size.
         groups: Number of groups.
-        channels: Input and output channels of one group.
+        channels: Input channels of a group.
+        columns: Output channels of a group.
         in_sizes: Spatial sizes of the input.
         out_sizes: Spatial sizes of the output.
         window: The kernel.
         pads: Padding in front of each axis.
-        x: The image.
-        weights: Element type of weights [M, C / groups, *taps] without gaps; None if they were packed.
-        extras: Operands 1, 2 ... of the expression, over the output's axes.
-        out: The output.
-        expr: What is stored; operand 0 is the sum.
-        operands: Image, weights, extras, output, scratch.
+        x: The input.
+        constant: The weights are packed at load.
         inside: No tap lies in the padding.
-        weights_at: First element of packed weights.
     """
-    c, m = channels
-    k = length_of(window, c)
-    # an output whose channels are apart is written in lines of pixels, which end with the image
-    rows_of_images = out.access.strides[1] == 1 or images == 1
-    dtype = accumulator(x.dtype)
-    if weights is None:
-        width = machine().width(bits(dtype))
-        right = RightMatrix(dtype, (k * -(-m // width) * width,), offset=weights_at, packed=True)
-    else:
-        right = RightMatrix(weights, (m * k,), 1, k)
-    left = x.walk(c, images=rows_of_images)
-    walks = [o.walk(m, images=rows_of_images) for o in (out, *extras)]
-    rows: Shape = (images, *out_sizes) if rows_of_images else out_sizes
-    group_sizes: Shape = (groups,) if rows_of_images else (images, groups)
-    if not rows_of_images:
-        right = replace(right, groups=(0, *right.groups))
-    if inside and all(t == 1 for t in window.taps):
-        steps = (1, *window.steps) if rows_of_images else window.steps
-        strides = tuple(s * step for s, step in zip(left.rows, steps, strict=True))
-        rows, (own, *others), _ = merge_axes(rows, [Access(strides), *(Access(w.rows) for w in walks)])
-        if not rows:
-            rows, own, others = (1,), Access((0,)), [Access((0,)) for _ in walks]
-        walks = [replace(w, rows=at.strides) for w, at in zip(walks, others, strict=True)]
-        a = matrix_left(replace(left, rows=own.strides))
-    else:
-        inner = weights is None and channels_inner(x.access)
-        a = _patches(left, x.access, in_sizes, window, pads, c, inner, images=rows_of_images)
-    return contraction_phase(group_sizes, rows, m, k, a, right, walks[1:], walks[0], expr, operands)
 
+    images: DimLike
+    groups: int
+    channels: int
+    columns: int
+    in_sizes: Shape
+    out_sizes: Shape
+    window: Window
+    pads: tuple[DimLike, ...]
+    x: Image
+    constant: bool
+    inside: bool = False
 
-def _patches(
-    left: Walk,
-    x: Access,
-    in_sizes: Shape,
-    window: Window,
-    pads: Sequence[DimLike],
-    channels: int,
-    inner: bool,
-    *,
-    images: bool,
-) -> Left:
-    axes = len(window.taps)
-    values: dict[str, DimLike] = {"a.image": left.rows[0]} if images else {}
-    strides = x.strides[2:]
-    for i, (low, high) in enumerate(reach(window)):
-        own = (strides[i], in_sizes[i], window.steps[i], pads[i], low, high)
-        values.update({f"x{i}.{name}": v for name, v in zip(AXIS_NAMES, own, strict=True)})
-    values["x.channel"] = x.strides[1]
-    pieces = functools.partial(_pieces, window, channels, inner)
-    return Left(PatchSource(left.dtype, axes, images), values, left.groups, left.offset, pieces)
+    @property
+    def dtype(self) -> str:
+        """In which sums are made."""
+        return accumulator(self.x.dtype)
+
+    @property
+    def length(self) -> int:
+        """Length of the sums."""
+        return length_of(self.window, self.channels)
+
+    @property
+    def pointwise(self) -> bool:
+        """It is a product of matrices."""
+        return self.inside and all(t == 1 for t in self.window.taps)
+
+    @property
+    def staged(self) -> bool:
+        """Whether the image is better staged than copied patch by patch.
+
+        That is so where products take little more time than the copies, where a line of output is no shorter than a
+        tile, and where a stage holds no more than what is read.
+        """
+        w = self.window
+        vectors = -(-self.columns // machine().width(bits(self.dtype)))
+        dense = all(s <= (t - 1) * d + 1 for t, s, d in zip(w.taps, w.steps, w.dilations, strict=True))
+        line = self.out_sizes[-1]
+        short = len(w.taps) == 2 and isinstance(line, int) and line < _SHORT_LINE
+        return (
+            self.constant
+            and not self.pointwise
+            and len(w.taps) <= 2
+            and 0 not in w.taps
+            and min(w.dilations) > 0
+            and vectors <= _STAGED_VECTORS
+            and self.channels <= _STAGED_CHANNELS
+            and dense
+            and not short
+        )
+
+    @property
+    def channels_inner(self) -> bool:
+        """K counts taps, then channels; else channels, then taps."""
+        return self.constant and (self.staged or self.x.access.strides[1] == 1)
+
+    def pack(self, w: Array) -> Array:
+        """Constant weights [M, C / groups, *taps] as panels, one group after the other."""
+        by_group = w.reshape(self.groups, self.columns, self.channels, -1)
+        order = (0, 3, 2, 1) if self.channels_inner else (0, 2, 3, 1)
+        matrices = by_group.transpose(order).reshape(self.groups, self.length, self.columns)
+        return pack(matrices, self.dtype).reshape(-1)
+
+    def phase(
+        self, extras: Sequence[Image], out: Image, expr: Expr, operands: tuple[int, ...], *, weights_at: int = 0
+    ) -> tuple[Phase, DimLike]:
+        """A phase, and the scratch bytes that a thread needs.
+
+        Args:
+            extras: Operands 1, 2 ... of the expression, over the output's axes.
+            out: The output.
+            expr: What is stored; operand 0 is the sum.
+            operands: Image, weights (packed, or [M, C / groups, *taps] without gaps), extras, output, scratch.
+            weights_at: First element of packed weights.
+        """
+        # an output whose channels are apart is written in lines of pixels, which end with the image; so does a stage
+        images = not self.staged and (out.access.strides[1] == 1 or self.images == 1)
+        k, m = self.length, self.columns
+        if self.constant:
+            right = RightMatrix(self.dtype, (packed_size(self.dtype, k, m),), offset=weights_at, packed=True)
+        else:
+            right = RightMatrix(self.x.dtype, (m * k,), 1, k)
+        walks = [o.walk(m, images=images) for o in (out, *extras)]
+        rows: Shape = (self.images, *self.out_sizes) if images else self.out_sizes
+        groups: Shape = (self.groups,) if images else (self.images, self.groups)
+        if not images:
+            right = replace(right, groups=(0, *right.groups))
+        left = self.x.walk(self.channels, images=images)
+        if self.pointwise:
+            steps = (1, *self.window.steps) if images else self.window.steps
+            strides = tuple(s * step for s, step in zip(left.rows, steps, strict=True))
+            rows, (own, *others), _ = merge_axes(rows, [Access(strides), *(Access(w.rows) for w in walks)])
+            if not rows:
+                rows, own, others = (1,), Access((0,)), [Access((0,)) for _ in walks]
+            left, *walks = (replace(w, rows=at.strides) for w, at in zip((left, *walks), (own, *others), strict=True))
+            if few_columns(self.dtype, m, k):  # each line is a product of its own, which may be stored as one line
+                left, *walks = (replace(w, groups=(*w.groups, *w.rows[:-1]), rows=w.rows[-1:]) for w in (left, *walks))
+                right = replace(right, groups=(*right.groups, *(0 for _ in rows[:-1])))
+                groups, rows = (*groups, *rows[:-1]), rows[-1:]
+            a = matrix_left(left)
+        else:
+            a = self._stage(left) if self.staged else self._patches(left, images=images)
+        return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands)
+
+    def _patches(self, left: Walk, *, images: bool) -> Left:
+        strides = self.x.access.strides
+        values: dict[str, DimLike] = {"a.image": left.rows[0]} if images else {}
+        for i, (low, high) in enumerate(reach(self.window)):
+            own = (strides[2 + i], self.in_sizes[i], self.window.steps[i], self.pads[i], low, high)
+            values.update({f"x{i}.{name}": v for name, v in zip(AXIS_NAMES, own, strict=True)})
+        values["x.channel"] = strides[1]
+        pieces = functools.partial(_pieces, self.window, self.channels, self.channels_inner)
+        return Left(PatchSource(left.dtype, len(self.window.taps), images), values, left.groups, left.offset, pieces)
+
+    def _stage(self, left: Walk) -> Left:
+        w, strides = self.window, self.x.access.strides
+        spans = [(t - 1) * d + 1 for t, d in zip(w.taps, w.dilations, strict=True)]
+        values: dict[str, DimLike] = {}
+        for i, span in enumerate(spans):
+            own = (strides[2 + i], self.in_sizes[i], w.steps[i], self.pads[i], span)
+            values.update({f"x{i}.{name}": v for name, v in zip(STAGE_NAMES, own, strict=True)})
+        values["x.channel"], values["x.channels"] = strides[1], self.channels
+        values["x.line"] = self.out_sizes[-1]
+        values["a.segment"] = 0  # known when the stage is laid out
+        channel, pixel = strides[1], strides[-1]
+        if (channel == 1 or self.channels == 1) and pixel == self.channels:
+            mode = "copy"
+        elif channel == 1:
+            mode = "pixels"
+        elif pixel == 1:
+            mode = str(self.channels) if 2 <= self.channels <= MOST_INTERLEAVED else "planes"
+        else:
+            mode = "any"
+        layout = _StageLayout(self.dtype, w, self.channels, bool(few_columns(self.dtype, self.columns, self.length)))
+        bound: tuple[DimLike, DimLike] = (layout.pixel * spans[0] + layout.slack, 1)
+        if len(w.taps) == 2:
+            bound = (layout.line(self.out_sizes[-1]) * spans[0] + layout.slack, self.out_sizes[-1])
+        source = StageSource(left.dtype, len(w.taps), mode)
+        return Left(source, values, left.groups, left.offset, stage=layout.make, bound=bound)
 
 
 def _pieces(window: Window, channels: int, inner: bool, values: Mapping[str, int]) -> list[tuple[int, tuple[int, ...]]]:
     strides = [values[f"x{i}.stride"] for i in range(len(window.taps))]
     return pieces_of(window, channels, strides, values["x.channel"], channels_inner=inner)
+
+
+@dataclass(frozen=True)
+class _StageLayout:
+    """How an image is staged, and how its rows are read."""
+
+    dtype: str
+    window: Window
+    channels: int
+    few: bool
+
+    @property
+    def pixel(self) -> int:
+        """Bytes of a pixel."""
+        return self.channels * bits(self.dtype) // 8
+
+    @property
+    def slack(self) -> int:
+        """Bytes that may be overwritten after the end: a vector of pixels, or a vector."""
+        return (machine().width(bits(self.dtype)) + 1) * max(self.pixel, 64)
+
+    def line(self, columns: DimLike) -> DimLike:
+        """Bytes of a staged line for ``columns`` pixels of output: whole vectors, and one more."""
+        span = (self.window.taps[-1] - 1) * self.window.dilations[-1] + 1
+        pixels = (columns - 1) * self.window.steps[-1] + span
+        return (D.floordiv(pixels * self.pixel + 63, 64) + 1) * 64
+
+    def make(self, values: Mapping[str, int]) -> tuple[Stage, list[tuple[int, ...]]]:
+        """The stage for these sizes, and the calls of a tile."""
+        w = self.window
+        if len(w.taps) == 1:
+            span = (w.taps[0] - 1) * w.dilations[0] + 1
+            stage = Stage(1, w.steps[0], span, self.pixel, self.slack, 0)
+            return stage, self._calls(1, 0, values["m"])
+        line = D.evaluate(self.line(values["x.line"]), {})
+        span = (w.taps[0] - 1) * w.dilations[0] + 1
+        stage = Stage(values["x.line"], w.steps[0], span, line, self.slack, line * w.dilations[0])
+        return stage, self._calls(w.taps[0], stage.segment, values["m"])
+
+    def _calls(self, lines: int, segment: int, rows: int) -> list[tuple[int, ...]]:
+        """One call for as many lines of the kernel as may be summed in registers; for few columns, for all of them."""
+        taps, dilation = self.window.taps[-1], self.window.dilations[-1]
+        joined = dilation == 1
+        length = self.channels * (taps if joined else 1)
+        at_once = max(1, run_length(self.channels * lines * taps, rows) // length)
+        if self.few:
+            at_once = lines
+        calls: list[tuple[int, ...]] = []
+        if joined:
+            for first in range(0, lines, at_once):
+                calls.append((first * segment, first * length, length, min(at_once, lines - first)))
+            return calls
+        for i in range(lines):
+            for t in range(taps):
+                calls.append((i * segment + t * dilation * self.pixel, (i * taps + t) * length, length, 1))
+        return calls
+
+
+# transposed
 
 
 @dataclass(frozen=True)
@@ -223,36 +363,35 @@ def transposed_phases(
     packed: list[Array] = []
     scratch: DimLike = 0
     at = 0
-    for chosen in itertools.product(*axes):
-        window = Window(
-            tuple(len(comb.taps) for comb in chosen), (1,) * len(chosen), tuple(comb.dilation for comb in chosen)
-        )
-        part = w[np.ix_(range(w.shape[0]), range(m), *(comb.taps for comb in chosen))]
-        part = part.reshape(groups, c, m, *window.taps).swapaxes(1, 2).reshape(groups * m, c, *window.taps)
-        packed.append(pack_weights(part, groups, x.access, x.dtype))
+    joins = groups == 1 and all(_columns(image, m) is not None for image in (out, *extras))
+    last_axis = _alike(axes[-1], out_sizes[-1]) if joins else [(comb,) for comb in axes[-1]]
+    for outer, beside in itertools.product(itertools.product(*axes[:-1]), last_axis):
+        chosen = (*outer, beside[0])
+        taps = tuple(len(comb.taps) for comb in chosen)
         sizes = tuple(D.ceildiv(n - comb.first, comb.step) for n, comb in zip(out_sizes, chosen, strict=True))
         inside = all(comb.offset >= 0 for comb in chosen) and all(
             D.proves_le(n + comb.offset + (len(comb.taps) - 1) * comb.dilation, size)
             for n, comb, size in zip(sizes, chosen, in_sizes, strict=True)
         )
-        source = _moved(x, [comb.offset for comb in chosen]) if inside else x
-        phase, own = conv_phase(
+        offsets = [comb.offset for comb in chosen]
+        convolution = Convolution(
             images,
             groups,
-            (c, m),
+            c,
+            m * len(beside),
             in_sizes,
             sizes,
-            window,
-            [0 if inside else -comb.offset for comb in chosen],
-            source,
-            None,
-            [_combed(e, chosen) for e in extras],
-            _combed(out, chosen),
-            expr,
-            operands,
+            Window(taps, (1,) * len(taps), tuple(comb.dilation for comb in chosen)),
+            (0,) * len(taps) if inside else tuple(-offset for offset in offsets),
+            x.moved(offsets) if inside else x,
+            constant=True,
             inside=inside,
-            weights_at=at,
         )
+        parts = [w[np.ix_(range(w.shape[0]), range(m), *(c.taps for c in (*outer, last)))] for last in beside]
+        part = np.concatenate(parts, axis=1).reshape(groups, c, m * len(beside), *taps).swapaxes(1, 2)
+        packed.append(convolution.pack(part))
+        places = [_combed(image, chosen, _columns(image, m) if len(beside) > 1 else None) for image in (out, *extras)]
+        phase, own = convolution.phase(places[1:], places[0], expr, operands, weights_at=at)
         at += packed[-1].size
         phases.append(phase)
         scratch = D.maximum(scratch, own)
@@ -261,17 +400,30 @@ def transposed_phases(
     return phases, joined, scratch
 
 
-def _combed(image: Image, chosen: Sequence[Comb]) -> Image:
-    """The outputs of one comb for each axis."""
-    moved = _moved(image, [comb.first for comb in chosen]).access
-    steps = [1, 1, *(comb.step for comb in chosen)]
-    strides = tuple(stride * step for stride, step in zip(moved.strides, steps, strict=True))
-    return Image(image.dtype, Access(strides, moved.offset))
+def _columns(image: Image, channels: int) -> DimLike | None:
+    """The distance of channels if those of neighbouring pixels go on with it; None if they do not."""
+    channel, pixel = image.access.strides[1], image.access.strides[-1]
+    if image.repeated:
+        return channel
+    if channels == 1:
+        return pixel
+    return channel if pixel == channel * channels else None
 
 
-def _moved(image: Image, pixels: Sequence[int]) -> Image:
-    """The image from a pixel on."""
-    offset = image.access.offset
-    for stride, n in zip(image.access.strides[2:], pixels, strict=True):
-        offset = offset + stride * n
-    return Image(image.dtype, Access(image.access.strides, offset))
+def _alike(axis: Sequence[Comb], size: DimLike) -> list[tuple[Comb, ...]]:
+    """Neighbouring combs of one length that read the same inputs: their outputs may be columns of one product."""
+
+    def kind(comb: Comb) -> tuple[object, ...]:
+        return len(comb.taps), comb.offset, comb.dilation, D.ceildiv(size - comb.first, comb.step)
+
+    return [tuple(group) for _, group in itertools.groupby(axis, kind)]
+
+
+def _combed(image: Image, chosen: Sequence[Comb], columns: DimLike | None) -> Image:
+    """The outputs of one comb for each axis; ``columns`` is the distance of columns, if it is not that of channels."""
+    moved = image.moved([comb.first for comb in chosen]).access
+    steps = (1, 1, *(comb.step for comb in chosen))
+    strides = [stride * step for stride, step in zip(moved.strides, steps, strict=True)]
+    if columns is not None:
+        strides[1] = columns
+    return replace(image, access=Access(tuple(strides), moved.offset))

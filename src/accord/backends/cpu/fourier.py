@@ -253,10 +253,10 @@ class _Writer:
         b, p, setting = self.b, self.p, self.setting
         if setting.inverse:
             planes = Planes(planes.imaginary, planes.real, planes.line)
-        room = b.mul(p["inner"], 2) if setting.source.in_pairs else p["inner"]
-        b.branch(b.compare("slt", p["count"], room), lambda: self._clear(planes.real, planes.imaginary))
-        if not setting.source.in_pairs:
-            self._clear(planes.imaginary)
+        # lines that the input does not reach, or only half
+        reached = b.op(f"lshr i64 {p['count']}, 1") if setting.source.in_pairs else p["count"]
+        self._clear(planes.real, reached)
+        self._clear(planes.imaginary, reached if setting.source.in_pairs else "0")
         stream = Stream(
             b, setting.source, self.dtype, self.width, source, p["lane_in"], p["in_step"], p["in_part"], self.line
         )
@@ -272,18 +272,20 @@ class _Writer:
         one = Printer(b, 1)
         return one.value(cast(operand(0, stored), self.dtype), [one.load(stored, at)])
 
-    def _clear(self, *planes: str) -> None:
+    def _clear(self, plane: str, first: str) -> None:
+        """Zeros in all lines of a plane from ``first`` on."""
         b = self.b
-        b.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-        size = b.mul(b.mul(self.p["inner"], self.line), bits(self.dtype) // 8)
-        for plane in planes:
-            b.emit(f"call void @llvm.memset.p0.i64(ptr {plane}, i8 0, i64 {size}, i1 false)")
+        at = b.mul(first, self.line)
+        left = b.sub(b.mul(self.p["inner"], self.line), at)
+        over_line(b, left, self.width, lambda q, count: self._put(self._zero(), plane, at, q, count))
+
+    def _zero(self) -> str:
+        return "zeroinitializer" if self.width > 1 else "0.0"
 
     def _mirror(self, planes: Planes) -> None:
         """The other half of a spectrum; imaginary parts that have no counterpart do not count."""
         b, dtype, n = self.b, self.dtype, self.p["length"]
         x = operand(0, dtype)
-        zero = "zeroinitializer" if self.width > 1 else "0.0"
         half = b.op(f"lshr i64 {n}, 1")
         with b.loop(0, b.add(half, 1)) as k:
             back = b.op(f"urem i64 {b.sub(n, k)}, {n}")
@@ -297,7 +299,7 @@ class _Writer:
                 self._put(printer.value(-x, [imaginary]), planes.imaginary, mirrored, q, count)
 
             def lonely(q: str, count: str | None) -> None:
-                self._put(zero, planes.imaginary, line, q, count)
+                self._put(self._zero(), planes.imaginary, line, q, count)
 
             b.branch(
                 alone,

@@ -1,9 +1,10 @@
 """The contraction kernel: ``C[m, n] = epilogue(sum over k of A[m, k] * B[k, n])`` for each of several groups.
 
-Rows of A come from a :class:`Source` (a matrix, the patches of an image), read in place or through a packed panel; B is
-packed at load where it is constant, else as it is needed. Blocks follow the caches (Goto and van de Geijn; Van Zee and
-van de Geijn, "BLIS", 2015): a block of rows of A stays in the second level while panels of B pass through the first.
-The sums go in and out of registers every so many steps along k, which is also what keeps them accurate.
+Rows of A come from a :class:`Source` (a matrix, the patches of an image, the image itself), read in place or through a
+panel that the source fills; B is packed at load where it is constant, else as it is needed. Blocks follow the caches
+(Goto and van de Geijn; Van Zee and van de Geijn, "BLIS", 2015): a block of rows of A stays in the second level while
+panels of B pass through the first. The sums go in and out of registers every so many steps along k, which is also what
+keeps them accurate.
 """
 
 from __future__ import annotations
@@ -14,33 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.llvm import Builder, scalar, vector
-from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel, transposed
-from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.llvm import Builder
+from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.tile import SMALL
+from accord.backends.cpu.store import Pattern, Store
+from accord.backends.cpu.tile import MOST_HEIGHT
 from accord.expr.lang import Expr, bits
 
-__all__ = ["CHUNK_FIELDS", "GemmCode", "Pattern", "Right"]
+__all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right"]
 
 #: Words of a chunk of k in the parameters: first k, length, first piece, end of pieces.
 CHUNK_FIELDS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """What machine code knows of C or of an operand of the epilogue.
-
-    Attributes:
-        dtype: Element type in memory.
-        column: From column to column: "0" (repeats), "1" (next element), "s" (a stride).
-        row: From row to row: "0", "1", "u" (one stride), "t" (looked up in a table, made from a stride for each axis
-            of the rows).
-    """
-
-    dtype: str
-    column: str
-    row: str
+#: Words of a call of a tile on a staged image: bytes from a row's start, first k, length, segments.
+CALL_FIELDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +52,8 @@ class GemmCode(KernelCode):
     Attributes:
         dtype: In which sums are made: "f32" or "f64".
         vectors: Vectors of a tile's row.
+        few: Columns, where they are so few that tiles have vectors along k (:mod:`accord.backends.cpu.dot`); else 0.
+        flat: A tile of few columns is stored as one line.
         left: A.
         right: B.
         group_axes: Number of axes of the groups, each with strides of all operands.
@@ -76,6 +65,8 @@ class GemmCode(KernelCode):
 
     dtype: str
     vectors: int
+    few: int
+    flat: bool
     left: Source
     right: Right
     group_axes: int
@@ -88,19 +79,22 @@ class GemmCode(KernelCode):
     def symbol(self) -> str:
         """Name by content."""
         text = (
-            f"{self.dtype};{self.vectors};{self.left};{self.right};{self.group_axes};{self.row_axes};"
-            f"{self.extras};{self.out};{self.expr.key}"
+            f"{self.dtype};{self.vectors};{self.few};{self.flat};{self.left};{self.right};{self.group_axes};"
+            f"{self.row_axes};{self.extras};{self.out};{self.expr.key}"
         )
         return "gemm_" + hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the parameters mean, in order; chunks of k follow, then the source's pieces.
+        """What the parameters mean, in order.
 
-        ``block`` rows share a packed panel of A, ``task_rows`` and ``task_panels`` are a task, ``run`` is the greatest
-        length of a sum in registers, ``parts`` is 1 where sums of several chunks are kept apart, ``*_at`` are offsets
-        of areas of a thread's scratch memory of ``scratch`` bytes. ``tile``, ``high`` and ``mid`` describe the tile
-        for a whole panel, ``tile.last`` ... that of the last one.
+        After them, for a whole panel and for the last one, the height of the next tile for each number of rows that
+        are left, below that of the highest; then chunks of k (or calls), then the source's pieces.
+
+        ``block`` rows share a panel of A; ``task_groups``, ``task_rows`` and ``task_panels`` are a task; ``run`` is the
+        greatest length of a sum in registers; ``parts`` is 1 where sums of several chunks are kept apart; ``*_at`` are
+        offsets of areas of a thread's scratch memory of ``scratch`` bytes. ``tile`` and ``high`` are the tiles for a
+        whole panel and their greatest height, ``tile.last`` and ``high.last`` those of the last one.
         """
         operands: list[str] = []
         for name, p in self.operands.items():
@@ -109,11 +103,12 @@ class GemmCode(KernelCode):
         groups = [f"group{i}.{what}" for i in range(self.group_axes) for what in ("size", "a", "b", *self.operands)]
         right = {"packed": (), "1": ("b.column",), "s": ("b.k", *(("b.column",) if self.right.column == "s" else ()))}
         return (
-            *("m", "n", "k", "block", "task_rows", "task_panels", "row_tasks", "column_tasks", "panels", "chunks"),
-            *("run", "parts", "direct", "pack_b", "pitch", "scratch", "a_at", "b_at", "stage_at", "tables_at"),
-            *("tile", "high", "mid", "tile.last", "high.last", "mid.last", "a.offset", "b.offset"),
+            *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
+            *"run parts direct pack_b pitch scratch a_at b_at stage_at tables_at".split(),
+            *"tile high tile.last high.last a.offset b.offset".split(),
             *self.left.names,
             *right[self.right.step],
+            *self.transposes,
             *operands,
             *groups,
             *(f"rows{i}" for i in range(1, self.row_axes)),
@@ -125,6 +120,17 @@ class GemmCode(KernelCode):
         return {"c": self.out, **{f"e{i}": e for i, e in enumerate(self.extras)}}
 
     @property
+    def transposes(self) -> dict[str, tuple[str, str]]:
+        """Functions of :mod:`accord.backends.cpu.transpose` that it calls: element types by name."""
+        memory = "u8" if self.out.dtype == "bool" else self.out.dtype
+        found = {"a.transpose": (self.left.dtype, self.dtype)} if self.left.transposes else {}
+        if self.right.step == "1" and not self.few:
+            found["b.transpose"] = (self.right.dtype, self.dtype)
+        if self.out.column == "s" and self.out.row == "1":
+            found["c.transpose"] = (memory, memory)
+        return found
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """Operands whose rows are looked up."""
         return tuple(name for name, p in self.operands.items() if p.row == "t")
@@ -134,163 +140,209 @@ class GemmCode(KernelCode):
         return _Writer(self, name).write()
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of k for which tiles are computed: a chunk, and whether it is the first and the last."""
+
+    chunk: Chunk
+    again: str
+    final: str
+
+
 class _Writer:
     """Writes the kernel."""
 
     def __init__(self, code: GemmCode, name: str) -> None:
         self.code = code
-        self.b = Builder(name)
+        self.b = b = Builder(name)
         self.width = machine().width(bits(code.dtype))
         self.size = bits(code.dtype) // 8
-        self.p: dict[str, str] = {}
-        self.tables: dict[str, str] = {}
-
-    def write(self) -> str:
-        b, code = self.b, self.code
-        self.p = {name: b.param(i) for i, name in enumerate(code.names)}
-        self.chunks = b.op(f"getelementptr i64, ptr %params, i64 {len(code.names)}")
-        pieces = b.op(f"getelementptr i64, ptr {self.chunks}, i64 {b.mul(self.p['chunks'], CHUNK_FIELDS)}")
-        self.p["pieces"] = pieces
-        p = self.p
-        bases = {
+        self.wide = code.few or code.vectors * self.width
+        self.p = p = {name: b.param(i) for i, name in enumerate(code.names)}
+        self.heights = b.op(f"getelementptr i64, ptr %params, i64 {len(code.names)}")
+        self.words = b.op(f"getelementptr i64, ptr {self.heights}, i64 {2 * MOST_HEIGHT}")
+        p["pieces"] = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(p['chunks'], CHUNK_FIELDS)}")
+        self.bases = {
             "a": b.address(b.operand(0), code.left.dtype, p["a.offset"]),
             "b": b.address(b.operand(1), code.right.dtype, p["b.offset"]),
         }
         for i, e in enumerate(code.extras):
-            bases[f"e{i}"] = b.address(b.operand(2 + i), e.dtype, p[f"e{i}.offset"])
+            self.bases[f"e{i}"] = b.address(b.operand(2 + i), e.dtype, p[f"e{i}.offset"])
         last = 2 + len(code.extras)
-        bases["c"] = b.address(b.operand(last), code.out.dtype, p["c.offset"])
-        scratch = b.op(f"getelementptr i8, ptr {b.operand(last + 1)}, i64 {b.mul('%thread', p['scratch'])}")
-        self.sums = scratch
-        self.panel_a, self.panel_b, self.stage, tables = (
-            b.op(f"getelementptr i8, ptr {scratch}, i64 {p[area]}")
-            for area in ("a_at", "b_at", "stage_at", "tables_at")
+        self.bases["c"] = b.address(b.operand(last), code.out.dtype, p["c.offset"])
+        self.sums = b.op(f"getelementptr i8, ptr {b.operand(last + 1)}, i64 {b.mul('%thread', p['scratch'])}")
+        areas = ("a_at", "b_at", "stage_at", "tables_at")
+        self.panel_a, self.panel_b, stage, table = (
+            b.op(f"getelementptr i8, ptr {self.sums}, i64 {p[area]}") for area in areas
         )
-        for number, name in enumerate(code.tables):
-            self.tables[name] = b.address(tables, "i64", b.mul(p["block"], number))
+        tables = {name: b.address(table, "i64", b.mul(p["block"], i)) for i, name in enumerate(code.tables)}
         self.rows = Rows(b, [p["m"], *(p[f"rows{i}"] for i in range(1, code.row_axes))])
+        self.store = Store(
+            b, code.dtype, self.width, code.vectors, code.operands, code.expr, p, stage=stage, tables=tables
+        )
+
+    def write(self) -> str:
+        b, p = self.b, self.p
         with b.loop("%first", "%last") as task:
             rest, j = b.divmod(task, p["column_tasks"])
-            group, i_row = b.divmod(rest, p["row_tasks"])
-            here = self._group(group, bases)
+            part, i = b.divmod(rest, p["row_tasks"])
             first = b.mul(j, p["task_panels"])
             panels = (first, b.min(b.add(first, p["task_panels"]), p["panels"]))
-            if code.right.step != "packed":
-                self._pack(here["b"], panels)
-            start = b.mul(i_row, p["task_rows"])
+            start = b.mul(i, p["task_rows"])
             stop = b.min(b.add(start, p["task_rows"]), p["m"])
-            with b.loop(start, stop, p["block"]) as row:
-                self._block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
+            group = b.mul(part, p["task_groups"])
+            with b.loop(group, b.min(b.add(group, p["task_groups"]), p["groups"])) as g:
+                here = self._group(g)
+                if self.code.right.step != "packed" and not self.code.few:
+                    self._pack(here["b"], panels)
+                with b.loop(start, stop, p["block"]) as row:
+                    self._block(here, row, b.min(b.sub(stop, row), p["block"]), panels)
         return b.module()
 
     def _dtype(self, name: str) -> str:
         return {"a": self.code.left.dtype, "b": self.code.right.dtype}.get(name) or self.code.operands[name].dtype
 
-    def _group(self, group: str, bases: dict[str, str]) -> dict[str, str]:
+    def _group(self, group: str) -> dict[str, str]:
         """Addresses of all operands for one group."""
-        b, here = self.b, dict(bases)
+        b, here = self.b, dict(self.bases)
         for axis in reversed(range(self.code.group_axes)):
             group, index = b.divmod(group, self.p[f"group{axis}.size"])
             for name, at in here.items():
                 here[name] = b.address(at, self._dtype(name), b.mul(index, self.p[f"group{axis}.{name}"]))
         return here
 
+    # A
+
     def _block(self, here: dict[str, str], row: str, rows: str, panels: tuple[str, str]) -> None:
         """A block of rows: all chunks of k, for each a panel of A, for each all panels of B."""
         b, p, code = self.b, self.p, self.code
-        for name in code.tables:
-            self._table(name, row, rows)
-        with b.loop(0, p["chunks"]) as c:
-            entry = b.op(f"getelementptr i64, ptr {self.chunks}, i64 {b.mul(c, CHUNK_FIELDS)}")
-            fields = [b.op(f"load i64, ptr {b.address(entry, 'i64', i)}") for i in range(CHUNK_FIELDS)]
-            chunk = Chunk(*fields)
-            final = b.compare("eq", b.add(c, 1), p["chunks"])
-
-            def fill(chunk: Chunk = chunk) -> None:
-                code.left.fill(b, code.dtype, p, here["a"], self.rows, row, rows, chunk, self.panel_a, p["pitch"])
-
-            if code.left.direct and code.left.dtype == code.dtype:
-                in_place = b.compare("ne", p["direct"], 0)
-                b.branch(in_place, lambda: None, fill)
-                origin = b.address(here["a"], code.dtype, b.add(b.mul(row, p["a.row"]), chunk.start))
-                a = b.op(f"select i1 {in_place}, ptr {origin}, ptr {self.panel_a}")
-                a_row = b.op(f"select i1 {in_place}, i64 {b.mul(p['a.row'], self.size)}, i64 {p['pitch']}")
-            else:
-                fill()
-                a, a_row = self.panel_a, p["pitch"]
+        self.store.fill_tables(self.rows, row, rows)
+        if code.left.staged:
+            whole = Chunk("0", p["k"], "0", "0")
+            self._fill(here["a"], row, rows, whole)
             with b.loop(*panels) as panel:
-                self._panel(here, row, rows, (a, a_row), c, chunk, final, panel, b.sub(panel, panels[0]))
+                self._panel(here, row, rows, (self.panel_a, ""), _Part(whole, "0", "true"), panel, "0")
+            return
+        with b.loop(0, p["chunks"]) as c:
+            entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CHUNK_FIELDS)}")
+            chunk = Chunk(*(self._word(entry, i) for i in range(CHUNK_FIELDS)))
+            part = _Part(chunk, c, b.compare("eq", b.add(c, 1), p["chunks"]))
+            left = self._left(here["a"], row, rows, chunk)
+            with b.loop(*panels) as panel:
+                self._panel(here, row, rows, left, part, panel, b.sub(panel, panels[0]))
 
-    def _table(self, name: str, row: str, rows: str) -> None:
-        b = self.b
-        with self.rows.walk(row, rows) as (r, at):
-            place = "0"
-            for i, index in enumerate(at):
-                place = b.add(place, b.mul(index, self.p[f"{name}.row{i}"]))
-            b.emit(f"store i64 {place}, ptr {b.address(self.tables[name], 'i64', r)}")
+    def _word(self, entry: str, index: int) -> str:
+        return self.b.op(f"load i64, ptr {self.b.address(entry, 'i64', index)}")
+
+    def _fill(self, base: str, row: str, rows: str, chunk: Chunk) -> None:
+        self.code.left.fill(
+            self.b, self.code.dtype, self.p, base, self.rows, row, rows, chunk, self.panel_a, self.p["pitch"]
+        )
+
+    def _left(self, base: str, row: str, rows: str, chunk: Chunk) -> tuple[str, str]:
+        """Address of a block of A for a chunk, and bytes from row to row."""
+        b, p, code = self.b, self.p, self.code
+        if not code.left.direct or code.left.dtype != code.dtype:
+            self._fill(base, row, rows, chunk)
+            return self.panel_a, p["pitch"]
+        in_place = b.compare("ne", p["direct"], 0)
+        b.branch(in_place, lambda: None, lambda: self._fill(base, row, rows, chunk))
+        origin = b.address(base, code.dtype, b.add(b.mul(row, p["a.row"]), chunk.start))
+        return (
+            b.op(f"select i1 {in_place}, ptr {origin}, ptr {self.panel_a}"),
+            b.op(f"select i1 {in_place}, i64 {b.mul(p['a.row'], self.size)}, i64 {p['pitch']}"),
+        )
+
+    # tiles
 
     def _panel(
-        self,
-        here: dict[str, str],
-        row: str,
-        rows: str,
-        left: tuple[str, str],
-        c: str,
-        chunk: Chunk,
-        final: str,
-        panel: str,
-        number: str,
+        self, here: dict[str, str], row: str, rows: str, left: tuple[str, str], part: _Part, panel: str, number: str
     ) -> None:
-        """One panel of B: every tile of the block of rows."""
+        """One panel of B, the task's ``number``-th: every tile of the block of rows."""
         b, p, code = self.b, self.p, self.code
-        wide = code.vectors * self.width
-        column = b.mul(panel, wide)
-        columns = b.min(b.sub(p["n"], column), wide)
+        column = b.mul(panel, self.wide)
+        columns = b.min(b.sub(p["n"], column), self.wide)
         is_last = b.compare("eq", b.add(panel, 1), p["panels"])
-        tile, high, mid = (
-            b.op(f"select i1 {is_last}, i64 {p[f'{what}.last']}, i64 {p[what]}") for what in ("tile", "high", "mid")
-        )
+        tile, high = (b.op(f"select i1 {is_last}, i64 {p[f'{what}.last']}, i64 {p[what]}") for what in ("tile", "high"))
         tile = b.op(f"inttoptr i64 {tile} to ptr")
-        line = self._line(columns)
-        line_bytes = b.mul(line, self.size)
-        right, right_row = self._right(here["b"], number, column, columns, chunk, line, line_bytes)
-        part = b.mul(b.mul(number, p["parts"]), b.mul(p["block"], wide))
-        sums = b.address(self.sums, code.dtype, part)
+        skip = b.op(f"select i1 {is_last}, i64 {MOST_HEIGHT}, i64 0")
+        heights = b.op(f"getelementptr i64, ptr {self.heights}, i64 {skip}")
+        line = str(code.few) if code.few else self._line(columns)
+        right = self._right(here["b"], number, column, columns, part.chunk, line)
+        apart = b.mul(b.mul(number, p["parts"]), b.mul(p["block"], self.wide))
+        sums = b.address(self.sums, code.dtype, apart)
         step = b.mul(p["parts"], line)
-        full = b.compare("eq", columns, wide)
-        here = {name: self._at_column(name, here[name], column) for name in code.operands}
-        with self._tiles(rows, high, mid) as (r, height):
-            a = b.op(f"getelementptr i8, ptr {left[0]}, i64 {b.mul(r, left[1])}")
-            buffer = b.address(sums, code.dtype, b.mul(r, step))
-            arguments = (
-                f"ptr {a}, i64 {left[1]}, ptr {right}, i64 {right_row}, i64 {chunk.length}, i64 {p['run']}, "
-                f"ptr {buffer}, i64 {height}, i64 {c}"
-            )
-            b.emit(f"call void {tile}({arguments})")
+        full = b.compare("eq", columns, self.wide)
+        places = self.store.at_column(here, column)
+        fixed = self.store.fixed(places, code.few) if code.flat else {}
+        with (
+            self._runs(row, rows, left) as (start, count, a, a_row),
+            self._tiles(count, high, heights) as (r, height),
+        ):
+            first = b.add(start, r)
+            buffer = b.address(sums, code.dtype, b.mul(first, step))
+            at = b.op(f"getelementptr i8, ptr {a}, i64 {b.mul(r, a_row)}")
+            self._tile(tile, at, a_row, right, part, buffer, height)
 
             def store() -> None:
-                b.branch(
-                    full,
-                    lambda: self._epilogue(here, row, r, height, buffer, None, line),
-                    lambda: self._epilogue(here, row, r, height, buffer, columns, line),
-                )
+                if code.flat:
+                    self.store.flat(places, row, first, height, buffer, code.few, fixed)
+                elif code.few:
+                    self.store.part(places, row, first, height, buffer, columns, line)
+                else:
+                    b.branch(
+                        full,
+                        lambda: self.store.whole(places, row, first, height, buffer),
+                        lambda: self.store.part(places, row, first, height, buffer, columns, line),
+                    )
 
-            b.branch(final, store)
+            b.branch(part.final, store)
         if code.out.column == "s":
-            b.branch(final, lambda: self._spread(here["c"], row, rows, columns))
+            b.branch(part.final, lambda: self.store.spread(places["c"], row, rows, columns))
 
     @contextmanager
-    def _tiles(self, rows: str, high: str, mid: str) -> Iterator[tuple[str, str]]:
+    def _runs(self, row: str, rows: str, left: tuple[str, str]) -> Iterator[tuple[str, str, str, str]]:
+        """``for each run of rows at one distance``: first row in the block, rows, address, bytes from row to row."""
+        if not self.code.left.staged:
+            yield "0", rows, *left
+            return
+        with self.code.left.lines(self.b, self.code.dtype, self.p, row, rows, left[0], self.p["pitch"]) as run:
+            yield run
+
+    def _tile(self, tile: str, a: str, a_row: str, right: tuple[str, str], part: _Part, sums: str, height: str) -> None:
+        """Compute one tile."""
+        b, p = self.b, self.p
+
+        def call(a: str, line: str, k: str, run: str, segments: str, again: str) -> None:
+            b.emit(
+                f"call void {tile}(ptr {a}, i64 {a_row}, ptr {line}, i64 {right[1]}, i64 {k}, i64 {run}, "
+                f"i64 {segments}, i64 {p.get('a.segment', '0')}, ptr {sums}, i64 {height}, i64 {again})"
+            )
+
+        if not self.code.left.staged:
+            call(a, right[0], part.chunk.length, p["run"], "1", part.again)
+            return
+        step = str(self.size) if self.code.few else right[1]
+        with b.loop(0, p["chunks"]) as c:
+            entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CALL_FIELDS)}")
+            offset, k, length, segments = (self._word(entry, i) for i in range(CALL_FIELDS))
+            at = b.op(f"getelementptr i8, ptr {a}, i64 {offset}")
+            line = b.op(f"getelementptr i8, ptr {right[0]}, i64 {b.mul(k, step)}")
+            call(at, line, length, b.min(length, p["run"]), segments, c)
+
+    @contextmanager
+    def _tiles(self, rows: str, high: str, heights: str) -> Iterator[tuple[str, str]]:
         """``for each tile``: its first row and its height, for which a tile exists."""
         b = self.b
         height = b.fresh("height")
         with b.loop(0, rows, height) as r:
             left = b.sub(rows, r)
-            half = b.op(f"lshr i64 {b.add(left, 1)}, 1")
-            small = b.op(f"select i1 {b.compare('sgt', left, SMALL)}, i64 {half}, i64 {left}")
-            middle = b.op(f"select i1 {b.compare('sge', left, mid)}, i64 {mid}, i64 {small}")
-            b.emit(f"{height} = select i1 {b.compare('sge', left, high)}, i64 {high}, i64 {middle}")
+            smaller = b.min(left, b.sub(high, 1))
+            next_ = self._word(b.op(f"getelementptr i64, ptr {heights}, i64 {smaller}"), 0)
+            b.emit(f"{height} = select i1 {b.compare('sge', left, high)}, i64 {high}, i64 {next_}")
             yield r, height
+
+    # B
 
     def _strides(self) -> tuple[str, str]:
         """B's strides along k and columns."""
@@ -305,38 +357,55 @@ class _Writer:
         return b.op(f"or i1 {b.compare('ne', self.p['pack_b'], 0)}, {b.compare('ne', columns, line)}")
 
     def _pack(self, base: str, panels: tuple[str, str]) -> None:
-        """Pack a task's panels of B, with all of k."""
+        """Pack a task's panels of B, with all of k: where columns follow each other, line by line for all panels."""
         b, p, code = self.b, self.p, self.code
-        wide = code.vectors * self.width
         strides = self._strides()
-        with b.loop(*panels) as panel:
-            column = b.mul(panel, wide)
-            columns = b.min(b.sub(p["n"], column), wide)
-            line = self._line(columns)
-            source = b.address(base, code.right.dtype, b.mul(column, strides[1]))
-            target = b.address(self.panel_b, code.dtype, b.mul(b.mul(b.sub(panel, panels[0]), wide), p["k"]))
-            line_bytes = b.mul(line, self.size)
+        by_line = code.right.column == "1"
 
-            def pack() -> None:
-                pack_panel(b, code.dtype, code.right.dtype, source, strides, p["k"], columns, target, line_bytes)
+        def part(first: str, length: str) -> None:
+            with b.loop(*panels) as panel:
+                column = b.mul(panel, self.wide)
+                columns = b.min(b.sub(p["n"], column), self.wide)
+                line = self._line(columns)
+                start = b.add(b.mul(first, strides[0]), b.mul(column, strides[1]))
+                source = b.address(base, code.right.dtype, start)
+                target = self._packed(b.sub(panel, panels[0]), b.mul(first, line))
+                arguments = (source, strides, length, columns, target, b.mul(line, self.size))
+                function = p.get("b.transpose", "")
 
-            b.branch(self._is_packed(columns, line), pack)
+                def pack() -> None:
+                    pack_panel(b, code.dtype, code.right.dtype, *arguments, function)
+
+                b.branch(self._is_packed(columns, line), pack)
+
+        if not by_line:
+            part("0", p["k"])
+            return
+        with b.loop(0, p["k"]) as k:
+            part(k, "1")
+
+    def _packed(self, number: str, inside: str) -> str:
+        """Address of a task's ``number``-th packed panel, ``inside`` elements from its start; or of the only one."""
+        b, p = self.b, self.p
+        start = b.mul(b.mul(b.mul(number, p["pack_b"]), self.wide), p["k"])
+        return b.address(self.panel_b, self.code.dtype, b.add(start, inside))
 
     def _line(self, columns: str) -> str:
         """Elements of a panel's line."""
         b = self.b
         return b.op(f"and i64 {b.add(columns, self.width - 1)}, {-self.width}")
 
-    def _right(
-        self, base: str, number: str, column: str, columns: str, chunk: Chunk, line: str, line_bytes: str
-    ) -> tuple[str, str]:
-        """Address of B's lines for a chunk and their distance in bytes."""
+    def _right(self, base: str, number: str, column: str, columns: str, chunk: Chunk, line: str) -> tuple[str, str]:
+        """Address of B's lines for a chunk and their distance in bytes; for few columns, of its columns."""
         b, p, code = self.b, self.p, self.code
+        if code.few:
+            distance = p["k"] if code.right.step == "packed" else p["b.column"]
+            return b.address(base, code.right.dtype, chunk.start), b.mul(distance, self.size)
         inside = b.mul(chunk.start, line)
+        line_bytes = b.mul(line, self.size)
         if code.right.step == "packed":
             return b.address(base, code.right.dtype, b.add(b.mul(column, p["k"]), inside)), line_bytes
-        wide = code.vectors * self.width
-        panel = b.address(self.panel_b, code.dtype, b.add(b.mul(b.mul(number, wide), p["k"]), inside))
+        panel = self._packed(number, inside)
         packed = self._is_packed(columns, line)
         if packed == "true":
             return panel, line_bytes
@@ -346,116 +415,3 @@ class _Writer:
             b.op(f"select i1 {packed}, ptr {panel}, ptr {source}"),
             b.op(f"select i1 {packed}, i64 {line_bytes}, i64 {b.mul(step, self.size)}"),
         )
-
-    # epilogue
-
-    def _at_column(self, name: str, base: str, column: str) -> str:
-        pattern = self.code.operands[name]
-        if pattern.column == "0":
-            return base
-        step = "1" if pattern.column == "1" else self.p[f"{name}.column"]
-        return self.b.address(base, pattern.dtype, self.b.mul(column, step))
-
-    def _at_row(self, name: str, base: str, row: str, r: str) -> str:
-        """Address of an operand in row ``r`` of the block that starts at ``row``."""
-        b, pattern = self.b, self.code.operands[name]
-        if pattern.row == "0":
-            return base
-        if pattern.row == "t":
-            place = b.op(f"load i64, ptr {b.address(self.tables[name], 'i64', r)}")
-        else:
-            place = b.mul(b.add(row, r), "1" if pattern.row == "1" else self.p[f"{name}.row"])
-        return b.address(base, pattern.dtype, place)
-
-    def _epilogue(
-        self, here: dict[str, str], row: str, first: str, height: str, buffer: str, columns: str | None, line: str
-    ) -> None:
-        """Store one tile; ``columns`` is their number where it is fewer than those of a whole panel."""
-        b, code, width = self.b, self.code, self.width
-        staged = code.out.column == "s"
-        fixed = {
-            (i, v): self._load(f"e{i}", here[f"e{i}"], v * width, None)
-            for i, e in enumerate(code.extras)
-            if e.row == "0" and columns is None
-            for v in range(code.vectors)
-        }
-        with b.loop(0, height) as r:
-            at_row = b.add(first, r)
-            lines = {name: self._at_row(name, here[name], row, at_row) for name in code.operands if name != "c"}
-            target = (
-                b.address(self.stage, code.out.dtype, b.mul(at_row, code.vectors * width))
-                if staged
-                else self._at_row("c", here["c"], row, at_row)
-            )
-            sums = b.address(buffer, code.dtype, b.mul(r, line))
-            for v in range(code.vectors if columns is None else 0):
-                values = [Printer(b, width).load(code.dtype, b.address(sums, code.dtype, v * width))]
-                for i in range(len(code.extras)):
-                    values.append(fixed.get((i, v)) or self._load(f"e{i}", lines[f"e{i}"], v * width, None))
-                printer = Printer(b, width)
-                result = printer.value(code.expr, values)
-                printer.store(code.out.dtype, result, b.address(target, code.out.dtype, v * width))
-            if columns is not None:
-                with b.loop(0, columns, width) as j:
-                    count = b.min(b.sub(columns, j), width)
-                    values = [Printer(b, width).load(code.dtype, b.address(sums, code.dtype, j))]
-                    values += [self._load(f"e{i}", lines[f"e{i}"], j, count) for i in range(len(code.extras))]
-                    printer = Printer(b, width)
-                    result = printer.value(code.expr, values)
-                    printer.store_masked(code.out.dtype, result, b.address(target, code.out.dtype, j), count)
-
-    def _load(self, name: str, line: str, column: int | str, count: str | None) -> str:
-        """A vector of an extra's columns, counted from the panel's first."""
-        b, pattern, width = self.b, self.code.operands[name], self.width
-        printer = Printer(b, width)
-        if pattern.column == "0":
-            one = Printer(b, 1).load(pattern.dtype, line)
-            return printer.splat("bool" if pattern.dtype == "bool" else pattern.dtype, one, width)
-        step = "1" if pattern.column == "1" else self.p[f"{name}.column"]
-        at = b.address(line, pattern.dtype, b.mul(str(column), step))
-        if pattern.column == "1":
-            return printer.load(pattern.dtype, at) if count is None else printer.load_masked(pattern.dtype, at, count)
-        if count is None:
-            return printer.gather(pattern.dtype, at, step)
-        last = b.sub(count, 1)
-        value = "poison"
-        for k in range(width):
-            element = Printer(b, 1).load(pattern.dtype, b.address(at, pattern.dtype, b.mul(b.min(last, k), step)))
-            type_, kind = vector(pattern.dtype, width), scalar(pattern.dtype)
-            value = element if width == 1 else b.op(f"insertelement {type_} {value}, {kind} {element}, i64 {k}")
-        return value
-
-    def _spread(self, base: str, row: str, rows: str, columns: str) -> None:
-        """Write a panel's block to C, whose columns are apart, from where the epilogue has put it."""
-        b, code = self.b, self.code
-        pattern, step = code.out, self.p["c.column"]
-        memory = "u8" if pattern.dtype == "bool" else pattern.dtype
-        wide = code.vectors * self.width
-        if pattern.row == "1":
-            target = b.address(base, pattern.dtype, row)
-            self._transposed(memory, target, step, rows, columns, wide)
-            return
-        one = Printer(b, 1)
-        with b.loop(0, rows) as r:
-            line = self._at_row("c", base, row, r)
-            source = b.address(self.stage, memory, b.mul(r, wide))
-            with b.loop(0, columns) as j:
-                value = one.load(memory, b.address(source, memory, j))
-                one.store(memory, value, b.address(line, memory, b.mul(j, step)))
-
-    def _transposed(self, dtype: str, target: str, step: str, rows: str, columns: str, wide: int) -> None:
-        """Columns of the stage become lines of C, ``step`` elements apart, in square blocks."""
-        b, width = self.b, self.width
-        with b.loop(0, columns, width) as j, b.loop(0, rows, width) as i:
-            printer = Printer(b, width)
-            start = b.address(self.stage, dtype, b.add(b.mul(i, wide), j))
-            lines = [printer.load(dtype, b.address(start, dtype, r * wide)) for r in range(width)]
-            count = b.min(b.sub(rows, i), width)
-            left = b.sub(columns, j)
-            for k, value in enumerate(transposed(b, dtype, lines)):
-
-                def store(k: int = k, value: str = value) -> None:
-                    place = b.address(target, dtype, b.add(b.mul(b.add(j, k), step), i))
-                    Printer(b, width).store_masked(dtype, value, place, count)
-
-                b.branch(b.compare("sgt", left, k), store)

@@ -29,6 +29,7 @@ __all__ = [
     "cut_of",
     "dims_of",
     "final_expr",
+    "following",
     "pattern_of",
 ]
 
@@ -288,10 +289,16 @@ def channel_blocks(
 def final_expr(epilogue: Epilogue, dtype: str) -> Expr:
     """The epilogue as an expression whose operand 0 has type ``dtype``, in which the result is computed."""
     root = epilogue.expr
+    own = next((n for n in topological((root,)) if n.op == "operand" and n.value == 0), None)
+    return expand(root if own is None else following(root, cast(operand(0, dtype), own.dtype)))
+
+
+def following(epilogue: Expr, value: Expr, shift: int = 0) -> Expr:
+    """``epilogue`` of ``value`` instead of operand 0; its other operands are numbered ``shift`` higher."""
     done: dict[Expr, Expr] = {}
-    for node in topological((root,)):
-        if node.op == "operand" and node.value == 0:
-            done[node] = cast(operand(0, dtype), node.dtype)
+    for node in topological((epilogue,)):
+        if node.op == "operand":
+            done[node] = value if node.value == 0 else operand(int(node.value or 0) + shift, node.dtype)
         else:
             done[node] = rebuild(node, tuple(done[a] for a in node.args))
-    return expand(done[root])
+    return done[epilogue]

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from accord.backends.cpu.cache import DiskCache
+from accord.backends.cpu.cache import DEFAULT_LIMIT, DiskCache
 from accord.backends.cpu.link import ALIGNMENT, Blob
 from accord.backends.cpu.machine import Machine, machine
 from accord.backends.cpu.memory import executable
 from accord.errors import CompileError
-from accord.storage import cache_folder
+from accord.storage import cache_folder, cache_limit
 
 __all__ = ["KERNEL_TYPE", "Machine", "Source", "cache_key", "compile_function", "entries", "load", "machine"]
 
@@ -176,7 +176,7 @@ def _cache() -> DiskCache | None:
     folder = cache_folder()
     if folder is None or _changed_since(_started()):
         return None
-    return DiskCache(folder / "code")
+    return DiskCache(folder / "code", min(DEFAULT_LIMIT, cache_limit()))
 
 
 def cache_key(source: Source) -> bytes:
@@ -227,9 +227,13 @@ def _origin(kind: type) -> str:
 
 
 def _changed_since(moment: float) -> bool:
-    """Whether a generator's file is newer: this process may then run an older version of it than is on disk."""
+    """Whether a generator's file is newer: this process may then run an older version of it than is on disk.
+
+    Times in the future tell nothing.
+    """
+    now = time.time()
     try:
-        return any(path.stat().st_mtime > moment for path in _generator_files())
+        return any(moment < path.stat().st_mtime <= now for path in _generator_files())
     except OSError:
         return True
 

@@ -16,7 +16,7 @@ from accord.expr.math import expand
 from accord.expr.simplify import simplify
 from accord.ir.dims import DimLike
 
-__all__ = ["LoopCode", "Pass", "Stream", "cost_of", "hoisted", "lanes_of", "operands_of", "row_bytes"]
+__all__ = ["LoopCode", "Pass", "Stream", "copies_of", "cost_of", "hoisted", "lanes_of", "operands_of", "row_bytes"]
 
 #: Operations from which on a value is kept in memory rather than computed again in the next pass.
 _KEEP_COST = 8.0
@@ -72,12 +72,14 @@ class LoopCode(KernelCode):
         kept: Number of kept axes, at least 1.
         reduced: Number of reduced axes, which follow them.
         across: Vectors lie along the last reduced axis, not along the last kept one.
-        staged: Operands with unit stride along the last but one axis and another along the last are transposed.
+        staged: Operands are transposed that have unit stride along the last reduced axis (without one, along the last
+            but one kept axis) and another along that of the vectors.
         values: What operands of expressions stand for.
         reductions: In order.
         outputs: Where results go.
         results: One expression for each output.
         long: There may be more than 64 elements a row.
+        line: Size of the last reduced axis where it is known, short, not the only one, and has the vectors; else 0.
     """
 
     kept: int
@@ -89,12 +91,13 @@ class LoopCode(KernelCode):
     outputs: tuple[Stream, ...]
     results: tuple[Expr, ...]
     long: bool
+    line: int = 0
 
     @property
     def symbol(self) -> str:
         """Name by content."""
         text = (
-            f"{self.kept};{self.reduced};{self.across};{self.staged};{self.values};{self.outputs};{self.long};"
+            f"{self.kept};{self.reduced};{self.across};{self.staged};{self.values};{self.outputs};{self.long};{self.line};"
             f"{[r.key for r in self.reductions]};{[e.key for e in self.results]}"
         )
         kind = "loops" if self.reduced else "pointwise"
@@ -136,6 +139,22 @@ class LoopCode(KernelCode):
     def _level(self, expr: Expr) -> int:
         """The first pass in which ``expr`` can be computed."""
         return max((self._value_level(n, self._levels) for n in operands_of(expr)), default=0)
+
+    @property
+    def tile_axis(self) -> int:
+        """The axis that :attr:`staged` means."""
+        return self.kept + self.reduced - 1 if self.reduced else self.kept - 2
+
+    @cached_property
+    def turned(self) -> frozenset[int]:
+        """Numbers of the values that are transposed."""
+        if not self.staged:
+            return frozenset()
+        found = (i for i, v in enumerate(self.values) if isinstance(v, Stream) and v.memory and self._is_turned(v))
+        return frozenset(found)
+
+    def _is_turned(self, stream: Stream) -> bool:
+        return stream.kinds[self.tile_axis] == "1" and stream.kinds[self.kept - 1] == "s"
 
     # passes
 
@@ -185,6 +204,34 @@ class LoopCode(KernelCode):
             written.append(done)
         return [e.dtype for e in kept]
 
+    @cached_property
+    def homes(self) -> dict[int, int]:
+        """Row buffers that need no memory of their own: an output that is stored later holds them meanwhile."""
+        passes, _, buffers = self.plan
+        lane = -1 if self.across else self.kept - 1
+        stored = {j: k for k, p in enumerate(passes) for j, _ in p.stores if self.outputs[j].kinds[lane] == "1"}
+        homes: dict[int, int] = {}
+        for k, p in enumerate(passes):
+            for number, _ in p.keeps:
+                for j, later in stored.items():
+                    if later > k and self.outputs[j].dtype == buffers[number] and j not in homes.values():
+                        homes[number] = j
+                        break
+        return homes
+
+    def may_overwrite(self, output: int, number: int) -> bool:
+        """Whether an output may take the memory of an operand with the same strides: it is read for the last time
+        before, or in the very step in which, an element is written.
+        """
+        passes, _, _ = self.plan
+        read = [k for k, p in enumerate(passes) if any(number in operands_of(e) for e in p.exprs)]
+        written = [k for k, p in enumerate(passes) for j, _ in p.stores if j == output]
+        kept = {k for k, j in self.homes.items() if j == output}
+        written += [k for k, p in enumerate(passes) for i, _ in p.keeps if i in kept]
+        if not self._full[number]:
+            return True  # it is loaded before the first pass
+        return bool(written) and max(read, default=-1) <= min(written)
+
     def _costs(self, exprs: Iterable[Expr]) -> dict[Expr, float]:
         """Operations of each subexpression of full space; parts that two of its operands share count twice."""
         costs: dict[Expr, float] = {}
@@ -202,7 +249,7 @@ class LoopCode(KernelCode):
 
     def _load_cost(self, number: int) -> float:
         v = self.values[number]
-        if not isinstance(v, Stream) or not v.memory:
+        if not isinstance(v, Stream) or not v.memory or number in self.turned:
             return 1.0
         return _GATHER_COST if v.kinds[-1 if self.across else self.kept - 1] == "s" else 1.0
 
@@ -287,7 +334,7 @@ def row_bytes(code: LoopCode, elements: DimLike) -> DimLike:
     """Bytes of the row buffers of one thread for rows of ``elements`` elements."""
     if not code.reductions:
         return 0
-    buffers = len(code.plan[2])
+    buffers = len(code.plan[2]) - len(code.homes)
     lanes = 1 if code.across else lanes_of(code) * copies_of(code)
     return (elements + _PADDING) * (buffers * lanes * _KEPT_BYTES) if buffers else 0
 
@@ -301,4 +348,6 @@ def copies_of(code: LoopCode) -> int:
     if not code.reduced:
         return 1
     cost = sum(cost_of(a) for r in code.reductions for a in r.args) + sum(cost_of(e) for e in code.results)
-    return 4 if cost <= 12 else 2 if cost <= 24 else 1
+    if cost > 64:
+        return 1
+    return 2 if cost > 12 and (code.long or code.staged) else 4

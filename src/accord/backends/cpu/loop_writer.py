@@ -95,8 +95,9 @@ class LoopWriter:
         """Text of the module."""
         b = self.b
         self._parameters()
-        if self.code.staged:
-            self._prepare_tiles()
+        self.loaded = dict(self.slots)
+        self.rooms: dict[int, list[str]] = {}
+        self._prepare_tiles()
         with b.loop("%first", "%last") as task:
             self._task(task)
         return b.module(*self.helpers.values())
@@ -119,27 +120,32 @@ class LoopWriter:
                 strides.append(b.param(at) if kind == "s" else int(kind))
                 at += kind == "s"
             self.slots[number] = Slot(stream.dtype, tuple(strides), base, stream.memory)
-        if self.buffers:
+        for k, j in code.homes.items():
+            self.slots[self.first_buffer + k] = self.slots[-1 - j]
+        if len(self.buffers) > len(code.homes):
             self._row_buffers(b.operand(operand), b.param(at))
 
     def _row_buffers(self, scratch: str, size: str) -> None:
         b, code = self.b, self.code
         start = b.op(f"getelementptr i8, ptr {scratch}, i64 {b.mul(size, '%thread')}")
-        each = b.op(f"sdiv i64 {size}, {len(self.buffers)}")
+        own = [k for k in range(len(self.buffers)) if k not in code.homes]
+        each = b.op(f"sdiv i64 {size}, {len(own)}")
         strides: list[str | int] = []
         step: str | int = 1 if code.across else self.width * self.copies
         for extent in reversed(self.extents[code.kept :]):
             strides.append(step)
             step = b.mul(extent, step)
         kept = [0] * (code.kept - 1) + [0 if code.across else 1]
-        for k, dtype in enumerate(self.buffers):
-            at = b.op(f"getelementptr i8, ptr {start}, i64 {b.mul(k, each)}") if k else start
-            self.slots[self.first_buffer + k] = Slot(dtype, (*kept, *reversed(strides)), at, True)
+        for i, k in enumerate(own):
+            at = b.op(f"getelementptr i8, ptr {start}, i64 {b.mul(i, each)}") if i else start
+            self.slots[self.first_buffer + k] = Slot(self.buffers[k], (*kept, *reversed(strides)), at, True)
 
     def _is_buffer(self, number: int) -> bool:
-        return self.first_buffer <= number < self.first_buffer + len(self.buffers)
+        """Whether a value is kept in memory of its own."""
+        k = number - self.first_buffer
+        return 0 <= k < len(self.buffers) and k not in self.code.homes
 
-    def _advance(self, at: _Addresses, axis: int, index: str | int) -> _Addresses:
+    def advance(self, at: _Addresses, axis: int, index: str | int) -> _Addresses:
         """``at`` after ``index`` steps along ``axis``."""
         return {n: self.slots[n].advance(self.b, a, axis, index) for n, a in at.items()}
 
@@ -159,17 +165,17 @@ class LoopWriter:
             position = rest
             if axis:
                 rest, position = b.divmod(rest, self.extents[axis])
-            at = self._advance(at, axis, position)
+            at = self.advance(at, axis, position)
         inner = self._block(inner_index, self.inner_block, self.extents[self.lane])
         if mid < 0:
             self._row(at, *inner)
             return
         start, stop = self._block(mid_index, self.mid_block, self.extents[mid])
-        if code.staged:
+        if self.rooms and not code.reduced:
             self._tiles(at, start, stop, *inner)
             return
         with b.loop(start, stop) as m:
-            here = self._advance(at, mid, m)
+            here = self.advance(at, mid, m)
             if code.across:
                 self._cell([self._scalars(here)], [here], None)
             else:
@@ -206,46 +212,51 @@ class LoopWriter:
             step = w * self.copies
             whole = b.add(start, b.mul(b.op(f"sdiv i64 {b.sub(stop, start)}, {step}"), step))
             with b.loop(start, whole, step) as j:
-                here = [self._advance(at, lane, b.add(j, u * w)) for u in range(self.copies)]
+                here = [self.advance(at, lane, b.add(j, u * w)) for u in range(self.copies)]
                 self._cell([common.copy() for _ in here], here, None)
             start = whole
         full = b.add(start, b.mul(b.op(f"sdiv i64 {b.sub(stop, start)}, {w}"), w))
         with b.loop(start, full, w) as j:
-            self._cell([common.copy()], [self._advance(at, lane, j)], None)
+            self._cell([common.copy()], [self.advance(at, lane, j)], None)
         left = b.sub(stop, full)
         b.branch(
             b.compare("sgt", left, 0),
-            lambda: self._cell([common.copy()], [self._advance(at, lane, full)], left),
+            lambda: self._cell([common.copy()], [self.advance(at, lane, full)], left),
         )
 
     # tiles
 
     def _prepare_tiles(self) -> None:
-        """Find the operands that are transposed, and make room for a tile of each."""
-        self.turned: dict[int, tuple[Slot, str]] = {}
-        for n, stream in self.streams.items():
-            if stream.memory and stream.kinds[self.lane - 1 :] == "1s":
-                slot, word = self.slots[n], f"u{bits(stream.dtype)}"
-                room = self.b.variable(vector(word, self.width), self.width)
-                self.turned[n] = (slot, room)
-                self.slots[n] = replace(slot, strides=(*slot.strides[:-1], 1))
-                self.helpers.setdefault(word, tile_function(word, self.width))
+        """Make room for a tile of each operand that is transposed."""
+        for n in sorted(self.code.turned):
+            slot, word = self.slots[n], f"u{bits(self.slots[n].dtype)}"
+            rooms = [self.b.variable(vector(word, self.width), self.width) for _ in range(self.copies)]
+            strides = tuple(1 if axis == self.lane else s for axis, s in enumerate(slot.strides))
+            self.rooms[n] = rooms
+            self.loaded[n] = replace(slot, strides=strides)
+            self.helpers.setdefault(word, tile_function(word, self.width))
+
+    def fill_tile(self, n: int, copy: int, source: str, rows: str, columns: str) -> None:
+        """Transpose ``rows`` lanes of ``columns`` elements of operand ``n`` from address ``source`` on."""
+        slot = self.slots[n]
+        call_tile(self.b, slot.dtype, self.width, source, slot.strides[self.lane], self.rooms[n][copy], rows, columns)
+
+    def tile_row(self, n: int, copy: int, row: str) -> str:
+        """Address of what is column ``row`` of the operand in memory."""
+        return self.b.address(self.rooms[n][copy], self.slots[n].dtype, self.b.mul(row, self.width))
 
     def _tiles(self, at: _Addresses, start: str, stop: str, inner_start: str, inner_stop: str) -> None:
         """The last two kept axes in tiles as wide and high as a vector."""
         b, w, mid, lane = self.b, self.width, self.lane - 1, self.lane
         with b.loop(start, stop, w) as m, b.loop(inner_start, inner_stop, w) as j:
             height, lanes = b.min(b.sub(stop, m), w), b.min(b.sub(inner_stop, j), w)
-            here = self._advance(self._advance(at, mid, m), lane, j)
-            for n, (slot, room) in self.turned.items():
-                source = slot.advance(b, slot.advance(b, at[n], mid, m), lane, j)
-                call_tile(b, slot.dtype, w, source, slot.strides[lane], room, lanes, height)
+            here = self.advance(self.advance(at, mid, m), lane, j)
+            for n in self.rooms:
+                self.fill_tile(n, 0, here[n], lanes, height)
 
             def cells(count: str | None) -> None:
                 with b.loop(0, height) as t:
-                    now = self._advance(here, mid, t)
-                    for n, (slot, room) in self.turned.items():
-                        now[n] = b.address(room, slot.dtype, b.mul(t, w))
+                    now = self.advance(here, mid, t) | {n: self.tile_row(n, 0, t) for n in self.rooms}
                     scalars = self._scalars(now)
                     self._cell([self._spread(scalars, scalars.names)], [now], count)
 
@@ -263,7 +274,7 @@ class LoopWriter:
         """
         for place, here in zip(rows, at, strict=True):
             for n in sorted(self.row_reads - self.outer_reads):
-                place.put(n, self.slots[n].dtype, load_slot(place, self.slots[n], here[n], self.lane, count))
+                place.put(n, self.slots[n].dtype, load_slot(place, self.loaded[n], here[n], self.lane, count))
         self._store_rows(rows, at, 0, count)
         for k, walk in enumerate(self.walks):
             for place in rows:
@@ -300,7 +311,7 @@ class LoopWriter:
         for u, start in enumerate(at):
             buffers = {n: self.slots[n].base for n in wanted if self._is_buffer(n)}
             here.append({n: start[n] for n in sorted(wanted - buffers.keys())})
-            here[u] |= self._advance(buffers, self.lane, u * self.width)
+            here[u] |= self.advance(buffers, self.lane, u * self.width)
         _Line(self, walk, states, inner, count, sets).nest(code.kept, here)
         for i, state in states.items():
             if not state.reduction.running:
@@ -344,62 +355,120 @@ class _Line:
         self.sets = sets
         self.width = places[0].width
         self.pieces = [s for s in states.values() if s.pieces]
+        self.turned = sorted(writer.rooms.keys() & walk.reads)
         self.nested = writer.code.reduced > 1
-        if self.pieces and self.nested:
+        if self.pieces and (self.nested or self.turned):
             self.pending = self.b.variable("i64")
             self.b.emit(f"store i64 0, ptr {self.pending}")
 
     def nest(self, axis: int, at: list[_Addresses]) -> None:
         """All axes from ``axis`` on."""
         w = self.w
-        if axis < w.last:
+        if axis == w.last - 1 and w.code.line:
+            self._short_lines(axis, at[0])
+        elif axis < w.last:
             with self.b.loop(0, w.extents[axis]) as i:
-                self.nest(axis + 1, [w._advance(a, axis, i) for a in at])
+                self.nest(axis + 1, [w.advance(a, axis, i) for a in at])
         elif w.code.across:
             self._along(at[0])
+        elif self.turned:
+            self._tiles(at)
         else:
-            self._chunks(w.extents[axis], 1, lambda i: self._across(i, at))
+            self._chunks(w.extents[axis], 1, lambda i: self._beside(i, at, {}))
 
-    def _across(self, i: str, at: list[_Addresses]) -> None:
-        """One element of each row."""
+    def _beside(self, i: str, at: list[_Addresses], tiles: dict[int, str]) -> None:
+        """One element of each row; ``tiles`` gives the place in its tile of what is transposed."""
         for u, (place, here) in enumerate(zip(self.places, at, strict=True)):
-            self._element(place.copy(), self.w._advance(here, self.w.last, i), self.w.lane, u, self.count, None)
+            now = self.w.advance({n: a for n, a in here.items() if n not in self.turned}, self.w.last, i)
+            now |= {n: self.w.tile_row(n, u, row) for n, row in tiles.items()}
+            self._element(place.copy(), now, self.w.lane, u, self.count, None)
+
+    def _tiles(self, at: list[_Addresses]) -> None:
+        """The elements of rows in tiles as long as a vector is wide."""
+        b, w, width = self.b, self.w, self.width
+        length = w.extents[w.last]
+        with b.loop(0, length, width) as start:
+            columns = b.min(b.sub(length, start), width)
+            for n in self.turned:
+                for u, here in enumerate(at):
+                    source = w.slots[n].advance(b, here[n], w.last, start)
+                    w.fill_tile(n, u, source, self.count or str(width), columns)
+            with b.loop(0, columns) as i:
+                self._beside(b.add(start, i), at, dict.fromkeys(self.turned, i))
+            if self.pieces:
+                self._flush_after(columns, _CHUNK)
+
+    def _short_lines(self, axis: int, at: _Addresses) -> None:
+        """Pieces of a row that are of one known length and few vectors, several side by side."""
+        b, w = self.b, self.w
+        vectors = -(-w.code.line // self.width)
+        length = w.extents[axis]
+        main = b.mul(b.op(f"sdiv i64 {length}, {self.sets}"), self.sets)
+
+        def lines(i: str, count: int) -> None:
+            for u in range(count):
+                self._short_line(w.advance(at, axis, b.add(i, u)), u, vectors)
+
+        self._chunks(main, self.sets, lambda i: lines(i, self.sets), vectors)
+        with b.loop(main, length) as i:
+            lines(i, 1)
+        if self.pieces:
+            self._flush_after(str(self.sets), self._piece(self.sets, vectors))
+
+    def _short_line(self, at: _Addresses, number: int, vectors: int) -> None:
+        w, width, axis = self.w, self.width, self.w.last
+        place = self._line_place(at)
+        for v in range(vectors):
+            left = w.code.line - v * width
+            count = None if left >= width else str(left)
+            self._element(place.copy(), w.advance(at, axis, v * width), axis, number, count, count)
+
+    def _line_place(self, at: _Addresses) -> Place:
+        """A place that knows what is the same all along the last reduced axis."""
+        w = self.w
+        place = self.places[0].copy()
+        for n in [n for n in at if n >= 0 and w.slots[n].strides[w.last] == 0]:
+            place.put(n, w.slots[n].dtype, load_slot(place, w.slots[n], at[n], None))
+        return place
 
     def _along(self, at: _Addresses) -> None:
         """A row, or what follows each other in one, in vectors."""
         b, w, width, axis = self.b, self.w, self.width, self.w.last
-        place = self.places[0].copy()
-        for n in [n for n in at if n >= 0 and w.slots[n].strides[axis] == 0]:
-            place.put(n, w.slots[n].dtype, load_slot(place, w.slots[n], at[n], None))
+        place = self._line_place(at)
         length, step = w.extents[axis], width * self.sets
         main = b.mul(b.op(f"sdiv i64 {length}, {step}"), step) if step > 1 else length
 
         def whole(i: str) -> None:
             for u in range(self.sets):
-                self._element(place.copy(), w._advance(at, axis, b.add(i, u * width)), axis, u, None, None)
+                self._element(place.copy(), w.advance(at, axis, b.add(i, u * width)), axis, u, None, None)
 
         self._chunks(main, step, whole)
         if step == 1:
             return
         with b.loop(main, length, width) as i:
             left = b.min(b.sub(length, i), width)
-            self._element(place.copy(), w._advance(at, axis, i), axis, 0, left, left)
+            self._element(place.copy(), w.advance(at, axis, i), axis, 0, left, left)
         if self.pieces and self.nested:
-            self._flush_after(str(step), step)
+            self._flush_after(str(step), self._piece(step))
 
-    def _chunks(self, stop: str, step: int, body: Callable[[str], None]) -> None:
+    @staticmethod
+    def _piece(step: int, adds: int = 1) -> int:
+        """Elements after which sums are put aside, if a step adds ``adds`` of them to each accumulator."""
+        return step * max(1, _CHUNK // adds)
+
+    def _chunks(self, stop: str, step: int, body: Callable[[str], None], adds: int = 1) -> None:
         """``body`` at every ``step`` elements up to ``stop``; sums are put aside from time to time."""
-        b = self.b
+        b, piece = self.b, self._piece(step, adds)
         if not self.pieces:
             with b.loop(0, stop, step) as i:
                 body(i)
             return
-        with b.loop(0, stop, step * _CHUNK) as start:
-            end = b.min(b.add(start, step * _CHUNK), stop)
+        with b.loop(0, stop, piece) as start:
+            end = b.min(b.add(start, piece), stop)
             with b.loop(start, end, step) as i:
                 body(i)
             if self.nested:
-                self._flush_after(b.sub(end, start), step)
+                self._flush_after(b.sub(end, start), piece)
             else:
                 self._flush()
 
@@ -407,8 +476,8 @@ class _Line:
         for state in self.pieces:
             state.flush()
 
-    def _flush_after(self, elements: str, step: int) -> None:
-        """Count ``elements`` more, and put sums aside if there were enough since the last time."""
+    def _flush_after(self, elements: str, piece: int) -> None:
+        """Count ``elements`` more, and put sums aside if there were ``piece`` since the last time."""
         b = self.b
         pending = b.add(b.op(f"load i64, ptr {self.pending}"), elements)
         b.emit(f"store i64 {pending}, ptr {self.pending}")
@@ -417,7 +486,7 @@ class _Line:
             self._flush()
             b.emit(f"store i64 0, ptr {self.pending}")
 
-        b.branch(b.compare("sge", pending, step * _CHUNK), flush)
+        b.branch(b.compare("sge", pending, piece), flush)
 
     def _element(
         self, place: Place, at: _Addresses, axis: int, number: int, count: str | None, valid: str | None
@@ -435,7 +504,7 @@ class _Line:
         w, code = self.w, self.w.code
         for n, address in at.items():
             if n >= 0 and n in self.walk.reads and n not in place.names:
-                place.put(n, w.slots[n].dtype, load_slot(place, w.slots[n], address, axis, count))
+                place.put(n, w.slots[n].dtype, load_slot(place, w.loaded[n], address, axis, count))
         for i, args in self.walk.body.reductions:
             reduction = code.reductions[i]
             before, after = self.states[i].add(number, [place.value(a) for a in args], valid)

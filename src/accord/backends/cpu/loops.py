@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.loop_code import LoopCode, Stream, cost_of, lanes_of, row_bytes
+from accord.backends.cpu.loop_code import LoopCode, Stream, copies_of, cost_of, lanes_of, row_bytes
 from accord.backends.cpu.loop_launch import launch_loops
 from accord.backends.cpu.loop_values import Reduction, Result
 from accord.backends.cpu.nest import magnitude, merge_axes
@@ -48,6 +48,15 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
 __all__ = ["LoopProgram", "Operand", "Output", "Reduction", "Result", "loop_phase"]
+
+
+#: Cycles: of an element that is loaded or stored alone; of one that is transposed; of one in a chain of operations; of
+#: joining the lanes of an accumulator.
+_STRIDED, _TURNED, _SERIAL, _JOIN = 1.3, 0.35, 4.0, 24.0
+
+
+#: Elements up to which the pieces of a row are written out without a loop.
+_SHORT_LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +140,8 @@ def loop_phase(
         dims.append(row)
         operands = (*operands, scratch)
     weight = sum(cost_of(e) for e in (*code.results, *(a for r in code.reductions for a in r.args)))
-    form = (code.kept, code.reduced, code.across, code.staged, lanes_of(code), weight)
+    tiles = code.staged and not code.reduced
+    form = (code.kept, code.reduced, code.across, tiles, lanes_of(code) * copies_of(code), weight)
     return Phase(code, operands, tuple(dims), functools.partial(launch_loops, form)), row
 
 
@@ -146,7 +156,6 @@ class _Nest:
 
     def __init__(self, program: LoopProgram) -> None:
         self.program = program
-        rank = len(program.extents)
         order = self._order()
         labels = [int(a in program.reduced) for a in order]
         accesses = [Access(tuple(a.strides[i] for i in order), a.offset) for a in program.accesses]
@@ -160,7 +169,6 @@ class _Nest:
             merged = [Access((*a.strides, 0), a.offset) for a in merged]
         self.extents, self.accesses, self.kept = extents, merged, kept
         self.reduced = len(extents) - kept
-        del rank
         self._choose_lanes()
         self.streams = self._streams()
 
@@ -189,58 +197,78 @@ class _Nest:
     # lanes
 
     def _choose_lanes(self) -> None:
-        p = self.program
-        self.across = bool(self.reduced)
+        self.across = False
         self.staged = False
         if self.reduced:
-            self.across = self._row_cycles(along=True) <= self._row_cycles(along=False)
+            best = min([-1, *reversed(range(self.kept))], key=self._row_cycles)
+            self.across = best < 0
+            if not self.across:
+                self._move_last(best)
+                self.staged = any(self._is_turned(a, self.kept - 1) for a in self._sources())
         elif self.kept > 1:
             self._stage()
-        if any(r.running for r in p.reductions):
-            walked = [a for a in self._memory() if a.strides[self.kept - 1] not in (0, 1)]
-            self.across = bool(walked)
 
-    def _memory(self) -> list[Access]:
-        with_memory = [o.memory for o in self.program.operands] + [True] * len(self.program.outputs)
-        return [a for a, m in zip(self.accesses, with_memory, strict=True) if m]
-
-    def _row_cycles(self, *, along: bool) -> float:
-        """Roughly what a row costs with vectors along the reduced axes, or across the kept ones."""
-        axis = -1 if along else self.kept - 1
+    def _row_cycles(self, axis: int) -> float:
+        """Roughly what a row costs with vectors along the kept ``axis``, or, for -1, along the last reduced one."""
+        p = self.program
         width = machine().width(32)
         inner = self.extents[-1] if isinstance(self.extents[-1], int) else 256
         outer = D.known_product(self.extents[self.kept : -1])
         lines = 4 if outer is None else outer
+        lanes = self.extents[axis] if axis >= 0 else width
+        used = min(width, lanes) if isinstance(lanes, int) and lanes > 0 else width
         total = 0.0
         for a in self._memory():
-            if not _is_full(a, self.kept):
+            if not any(s != 0 for s in a.strides[self.kept :]):
                 continue
             strided = a.strides[axis] not in (0, 1)
-            if along:
-                total += lines * (1.3 * inner if strided else math.ceil(inner / width))
+            if axis < 0:
+                total += lines * (_STRIDED * inner if strided else math.ceil(inner / width))
+            elif strided and self._is_turned(a, axis):
+                total += lines * inner * _TURNED * width / used
             else:
-                kept = self.extents[self.kept - 1]
-                used = min(width, kept) if isinstance(kept, int) and kept > 0 else width
-                total += lines * inner * (1.3 if strided else 1 / used)
-        return total + (24 * len(self.program.reductions) if along else 0)
+                total += lines * inner * (_STRIDED * width if strided else 1) / used
+        if axis >= 0:
+            return total
+        if any(r.running for r in p.reductions):
+            return total + lines * inner * _SERIAL
+        return total + _JOIN * len(p.reductions)
+
+    def _is_turned(self, access: Access, axis: int) -> bool:
+        """Whether an operand is transposed on its way to lanes along ``axis``."""
+        return self._can_turn and access.strides[-1] == 1 and access.strides[axis] not in (0, 1)
+
+    @functools.cached_property
+    def _can_turn(self) -> bool:
+        """Masked loads of narrow elements are single loads on some machines."""
+        widest = min((bits(o.dtype) for o in self.program.operands if o.memory), default=64)
+        return widest >= 32 or {"avx512bw", "avx512vl"} <= machine().has
 
     def _stage(self) -> None:
         """Move an axis that strided operands walk with unit stride next to the innermost one."""
-        wide = max(bits(o.dtype) for o in self.program.operands if o.memory) if self._sources() else 8
-        if wide < 32 and not {"avx512bw", "avx512vl"} <= machine().has:
-            return  # masked loads of narrow elements are single loads there
         inner = self.kept - 1
         gain = [0] * self.kept
         for a in self._sources():
             if a.strides[inner] not in (0, 1) and 1 in a.strides[:inner]:
                 gain[a.strides.index(1)] += 1
         axis = max(range(inner), key=lambda i: gain[i])
-        if not gain[axis] or any(isinstance(e, int) and e < 2 for e in (self.extents[axis], self.extents[inner])):
-            return
-        order = [i for i in range(inner) if i != axis] + [axis, inner]
+        if gain[axis] and self._can_turn:
+            order = [i for i in range(inner) if i != axis] + [axis, inner]
+            self._permute(order)
+            self.staged = True
+
+    def _move_last(self, axis: int) -> None:
+        """Make ``axis`` the last kept one."""
+        self._permute([i for i in range(self.kept) if i != axis] + [axis])
+
+    def _permute(self, order: list[int]) -> None:
+        order = [*order, *range(self.kept, self.kept + self.reduced)]
         self.extents = tuple(self.extents[i] for i in order)
         self.accesses = [Access(tuple(a.strides[i] for i in order), a.offset) for a in self.accesses]
-        self.staged = True
+
+    def _memory(self) -> list[Access]:
+        """Of operands with memory and of outputs."""
+        return [*self._sources(), *self.accesses[len(self.program.operands) :]]
 
     def _sources(self) -> list[Access]:
         return [a for a, o in zip(self.accesses, self.program.operands, strict=False) if o.memory]
@@ -261,6 +289,8 @@ class _Nest:
         streams = iter(self.streams[:count])
         values = tuple(next(streams) if isinstance(v, Operand) else v for v in p.values)
         elements = D.known_product(self.extents[self.kept :])
+        last = self.extents[-1]
+        short = self.across and self.reduced > 1 and isinstance(last, int) and 0 < last <= _SHORT_LINE
         code = LoopCode(
             kept=self.kept,
             reduced=self.reduced,
@@ -271,6 +301,7 @@ class _Nest:
             outputs=tuple(self.streams[count:]),
             results=tuple(o.expr for o in p.outputs),
             long=elements is None or elements > 64,
+            line=last if short and isinstance(last, int) else 0,
         )
         for j, expr in enumerate(code.results):
             if code.is_full(expr) and not code.outputs[j].varies(self.kept):
@@ -284,7 +315,3 @@ def _kind(stride: DimLike) -> str:
 
 def _axes_walked(access: Access) -> int:
     return sum(s != 0 for s in access.strides)
-
-
-def _is_full(access: Access, kept: int) -> bool:
-    return any(s != 0 for s in access.strides[kept:])

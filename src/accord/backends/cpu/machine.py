@@ -18,7 +18,7 @@ from typing import Final
 
 from accord.errors import CompileError
 
-__all__ = ["Machine", "describe", "machine", "usable_cores"]
+__all__ = ["Machine", "describe", "machine", "usable_cores", "whole_machine"]
 
 #: LLVM's features of x86-64 that change which instructions it chooses → their names in Linux's list.
 _X86_FLAGS: Final[dict[str, str]] = {
@@ -143,7 +143,7 @@ class Machine:
         l1d: Bytes of the first-level data cache of a core.
         l2: Bytes of the second-level cache.
         l3: Bytes of the third-level cache, shared by several cores; 0 where there is none.
-        cores: Cores that this process may use.
+        cores: Threads that can run at once in this process: logical cores, as far as affinity and quota allow.
     """
 
     arch: str
@@ -178,18 +178,27 @@ class Machine:
 
 @functools.cache
 def machine() -> Machine:
-    """The machine at hand.
+    """The machine at hand, as ``ACCORD_CPU`` lets code see it.
 
     Raises:
         CompileError: ``ACCORD_CPU`` is not understood.
     """
+    return _at_hand(os.environ.get("ACCORD_CPU") or "native")
+
+
+@functools.cache
+def whole_machine() -> Machine:
+    """The machine at hand with all that it can do, whatever ``ACCORD_CPU`` says."""
+    return _at_hand("native")
+
+
+def _at_hand(level: str) -> Machine:
     try:
         with Path("/proc/cpuinfo").open("rb", buffering=0) as file:
             text = file.read(8192).decode(errors="replace")  # the first processors: the file has one record for each
     except OSError:
         text = ""
-    level = os.environ.get("ACCORD_CPU") or "native"
-    return describe(platform.machine(), text, level, _cache_sizes(), usable_cores())
+    return describe(platform.machine(), text, level, _cache_sizes(), min(len(_allowed()), _quota()))
 
 
 def describe(
@@ -202,7 +211,7 @@ def describe(
         cpuinfo: The first record of ``/proc/cpuinfo``; further text is ignored.
         level: "native", or a value of ``ACCORD_CPU`` that leaves features out.
         caches: Bytes of the data caches of the first three levels.
-        cores: Cores that may be used.
+        cores: Threads that can run at once.
 
     Raises:
         CompileError: the level is not known.
@@ -247,8 +256,7 @@ def _name(fields: Mapping[str, str], has: frozenset[str], level: str) -> str:
 
 def _cache_sizes() -> tuple[int, int, int]:
     """Bytes of the data caches, first level first, of the core that the process is most likely to use."""
-    core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    found = dict(_read_caches(Path(f"/sys/devices/system/cpu/cpu{core}/cache")))
+    found = dict(_read_caches(Path(f"/sys/devices/system/cpu/cpu{min(_allowed())}/cache")))
     if found:  # the list is there: a level that it lacks does not exist
         found.setdefault(("3", "Unified"), 0)
     first, second, third = (found.get(kind, assumed) for kind, assumed in _CACHES.items())
@@ -266,12 +274,32 @@ def _read_caches(folder: Path) -> Iterator[tuple[tuple[str, str], int]]:
 
 
 def usable_cores() -> int:
-    """Cores that affinity and the container's CPU quota allow."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Physical cores that affinity and the container's CPU quota allow: as many threads as computing gains from.
+
+    Logical cores of one physical core share its arithmetic units.
+    """
+    return min(len({_siblings(k) for k in _allowed()}), _quota())
+
+
+def _allowed() -> set[int]:
+    """Numbers of the logical cores that affinity allows."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def _siblings(processor: int) -> str:
+    """Which physical core a logical one is part of."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(processor)
+
+
+def _quota() -> int:
+    """Cores' worth of time that the container may use; all of them where there is no limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
-            allowed = min(allowed, max(1, math.ceil(int(quota) / int(period))))
+            return max(1, math.ceil(int(quota) / int(period)))
     except (OSError, ValueError):  # no cgroup v2 here: affinity alone decides
         pass
-    return allowed
+    return os.cpu_count() or 1

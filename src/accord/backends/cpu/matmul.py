@@ -7,13 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, contraction_phase, matrix_left
-from accord.backends.cpu.jit import machine
+from accord.backends.cpu.contraction import (
+    RightMatrix,
+    Walk,
+    accumulator,
+    contraction_phase,
+    few_columns,
+    matrix_left,
+    pack,
+)
 from accord.backends.cpu.nest import merge_axes
-from accord.backends.cpu.panels import pack_matrix
-from accord.backends.cpu.tile import vectors_for
 from accord.backends.protocol import Array, Phase
-from accord.expr.lang import Expr, bits
+from accord.expr.lang import Expr
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
@@ -24,13 +29,14 @@ def pack_constant(b: Array, dtype: str) -> Array:
     """Constant matrices [..., k, n] as panels, one after the other, for a product of operands of ``dtype``."""
     real = accumulator(dtype)
     matrices = np.asarray(b).reshape(-1, *b.shape[-2:])
-    return pack_matrix(matrices, real, vectors_for(real, b.shape[-1])).reshape(-1)
+    return pack(matrices, real).reshape(-1)
 
 
-def packed_size(k: int, n: int, dtype: str) -> int:
-    """Elements of one packed matrix; ``dtype`` is that of the sums."""
-    width = machine().width(bits(dtype))
-    return k * -(-n // width) * width
+def _is_swapped(m: DimLike, n: DimLike, k: DimLike, a: Walk, b: RightMatrix) -> bool:
+    columns_along_k = not b.packed and b.step == 1 and b.column != 1 and not few_columns(a.dtype, n, k)
+    if not columns_along_k or a.column != 1 or a.dtype != b.dtype or accumulator(a.dtype) != a.dtype:
+        return False
+    return isinstance(m, int) and m > 0 and few_columns(a.dtype, m, k) == m
 
 
 def matmul_phase(
@@ -59,6 +65,13 @@ def matmul_phase(
         expr: What is stored; operand 0 is the sum.
         operands: A, B, the extras, C, scratch.
     """
+    if _is_swapped(m, n, k, a, b):
+        # few rows of A, against columns of B that follow each other along k: those are the rows of C's transpose
+        left = Walk(b.dtype, b.groups, (b.column,), b.step, b.offset)
+        right = RightMatrix(a.dtype, a.groups, a.column, a.rows[0], a.offset)
+        flipped = [replace(w, rows=(w.column,), column=w.rows[0]) for w in (out, *extras)]
+        turned = (operands[1], operands[0], *operands[2:])
+        return matmul_phase(batch, n, m, k, left, right, flipped[1:], flipped[0], expr, turned)
     # where B repeats, the matrices of a batch are rows of one product
     apart = [i for i, size in enumerate(batch) if b.groups[i] != 0 and size != 1]
     joined = [i for i in range(len(batch)) if i not in apart]

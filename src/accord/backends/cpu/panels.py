@@ -7,17 +7,18 @@ whatever else computes A.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.llvm import Builder, vector
+from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
-from accord.expr.lang import bits, cast, operand
+from accord.backends.cpu.transpose import call_transpose, converted
+from accord.expr.lang import bits
 
 if TYPE_CHECKING:
     from accord.backends.protocol import Array
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Chunk",
     "MatrixSource",
+    "PanelSource",
     "Rows",
     "Source",
     "aligned",
     "clear",
     "copy",
+    "gather",
     "pack_matrix",
     "pack_panel",
     "transpose",
@@ -138,6 +141,17 @@ class Source(Protocol):
         """
 
     @property
+    def staged(self) -> bool:
+        """Whether the panel is no matrix: :meth:`lines` tells where rows lie, and calls of a tile which part of k.
+
+        It then has the parameter "a.segment", bytes from one segment of a call to the next.
+        """
+
+    @property
+    def transposes(self) -> bool:
+        """Whether it needs the parameter "a.transpose", the function of :mod:`accord.backends.cpu.transpose`."""
+
+    @property
     def dtype(self) -> str:
         """Element type in memory."""
 
@@ -145,7 +159,7 @@ class Source(Protocol):
         self,
         b: Builder,
         dtype: str,
-        parameters: dict[str, str],
+        parameters: Mapping[str, str],
         base: str,
         rows: Rows,
         first: str,
@@ -163,15 +177,47 @@ class Source(Protocol):
             base: Address of A.
             rows: The rows' axes.
             first: First row.
-            count: How many; a multiple of the vector's width may be written.
+            count: How many.
             chunk: Part of k; up to two vectors after a row's last element may be overwritten.
             panel: Address.
             pitch: Bytes from row to row.
         """
 
+    def lines(
+        self, b: Builder, dtype: str, parameters: Mapping[str, str], row: str, rows: str, panel: str, pitch: str
+    ) -> AbstractContextManager[tuple[str, str, str, str]]:
+        """``for each run of rows at one distance``: first row in the block, rows, address, bytes from row to row."""
+
+
+class PanelSource:
+    """What sources have in common whose panel is a matrix."""
+
+    @property
+    def direct(self) -> bool:
+        """Not to be read in place."""
+        return False
+
+    @property
+    def staged(self) -> bool:
+        """A matrix."""
+        return False
+
+    @property
+    def transposes(self) -> bool:
+        """Its rows are copied."""
+        return False
+
+    @contextmanager
+    def lines(
+        self, b: Builder, dtype: str, parameters: Mapping[str, str], row: str, rows: str, panel: str, pitch: str
+    ) -> Iterator[tuple[str, str, str, str]]:
+        """All rows are one run."""
+        del b, dtype, parameters, row
+        yield "0", rows, panel, pitch
+
 
 @dataclass(frozen=True)
-class MatrixSource:
+class MatrixSource(PanelSource):
     """A matrix with any strides.
 
     Attributes:
@@ -197,11 +243,16 @@ class MatrixSource:
         """See :class:`Source`."""
         return self.step == "1" and self.row != "s"
 
+    @property
+    def transposes(self) -> bool:
+        """Elements follow each other from row to row only."""
+        return self.step == "s" and self.row == "1"
+
     def fill(
         self,
         b: Builder,
         dtype: str,
-        parameters: dict[str, str],
+        parameters: Mapping[str, str],
         base: str,
         rows: Rows,
         first: str,
@@ -213,9 +264,9 @@ class MatrixSource:
         """See :class:`Source`."""
         step = parameters.get("a.k", "1")
         start = b.address(base, self.dtype, b.mul(chunk.start, step))
-        if self.step == "s" and self.row == "1":
+        if self.transposes:
             source = b.address(start, self.dtype, first)
-            transpose(b, dtype, self.dtype, source, step, chunk.length, count, panel, pitch)
+            transpose(b, parameters["a.transpose"], dtype, self.dtype, source, step, chunk.length, count, panel, pitch)
             return
         with rows.walk(first, count) as (r, at):
             if self.row == "s":
@@ -228,12 +279,7 @@ class MatrixSource:
             if self.step == "1":
                 copy(b, dtype, self.dtype, place, chunk.length, target)
             else:
-                _gather(b, dtype, self.dtype, place, step, chunk.length, target)
-
-
-def converted(b: Builder, width: int, value: str, source: str, target: str) -> str:
-    """A value of another type."""
-    return value if source == target else Printer(b, width).value(cast(operand(0, source), target), [value])
+                gather(b, dtype, self.dtype, place, step, chunk.length, target)
 
 
 def copy(b: Builder, dtype: str, source: str, place: str, length: str, target: str) -> None:
@@ -261,7 +307,8 @@ def clear(b: Builder, dtype: str, target: str, length: str) -> None:
         Printer(b, width).store(dtype, zero, b.address(target, dtype, i))
 
 
-def _gather(b: Builder, dtype: str, source: str, place: str, step: str, length: str, target: str) -> None:
+def gather(b: Builder, dtype: str, source: str, place: str, step: str, length: str, target: str) -> None:
+    """Copy elements that lie ``step`` apart."""
     one = Printer(b, 1)
     with b.loop(0, length) as i:
         value = one.load(source, b.address(place, source, b.mul(i, step)))
@@ -269,59 +316,54 @@ def _gather(b: Builder, dtype: str, source: str, place: str, step: str, length: 
 
 
 def transpose(
-    b: Builder, dtype: str, source: str, place: str, step: str, lines: str, columns: str, target: str, pitch: str
+    b: Builder,
+    function: str,
+    dtype: str,
+    source: str,
+    place: str,
+    step: str,
+    lines: str,
+    columns: str,
+    target: str,
+    pitch: str,
+    *,
+    exact: bool = False,
 ) -> None:
     """``target[j, i] = place[i, j]`` for all ``i < lines`` and ``j < columns``, in square blocks of vectors.
 
     Args:
         b: Where to write.
+        function: Address of :func:`accord.backends.cpu.transpose.transpose_address`, an i64.
         dtype: Of the target.
         source: Element type of what is read.
         place: Address of what is read; elements of a line follow each other.
         step: Elements from line to line.
         lines: How many lines are read, at least one.
-        columns: Elements of a line; whole vectors are not read where fewer are left.
-        target: Address of what is written; up to a vector after the last element of each line, and lines up to a
-            multiple of the vector's width, are overwritten.
+        columns: Elements of a line.
+        target: Address of what is written; up to a vector after the last element of each line is overwritten.
         pitch: Bytes from line to line of the target.
+        exact: Lines of the target may follow each other without gaps; only after the last one something is overwritten.
     """
     width = machine().width(bits(dtype))
-    last = b.sub(lines, 1)
-    with b.loop(0, columns, width) as j:
-        left = b.min(b.sub(columns, j), width)
-        with b.loop(0, lines, width) as i:
-            printer = Printer(b, width)
-            values = []
-            for k in range(width):
-                line = b.min(b.add(i, k), last) if k else i
-                at = b.address(place, source, b.add(b.mul(line, step), j))
-                values.append(converted(b, width, printer.load_masked(source, at, left), source, dtype))
-                printer = Printer(b, width)
-            for k, value in enumerate(transposed(b, dtype, values)):
-                line = b.op(f"getelementptr i8, ptr {target}, i64 {b.mul(b.add(j, k), pitch)}")
-                printer.store(dtype, value, b.address(line, dtype, i))
 
+    def blocks() -> None:
+        # the last block of a line overlaps the one before it
+        edge = b.sub(columns, width)
+        end = b.max(b.sub(lines, width), 0) if exact else None
+        step_bytes = b.mul(step, bits(source) // 8)
+        with b.loop(0, columns, width) as start, b.loop(0, lines, width) as top:
+            j = b.min(start, edge)
+            i = b.min(top, end) if end is not None else top
+            at = b.address(place, source, b.add(b.mul(i, step), j))
+            to = b.address(b.op(f"getelementptr i8, ptr {target}, i64 {b.mul(j, pitch)}"), dtype, i)
+            call_transpose(b, function, (at, step_bytes, b.sub(lines, i)), (to, pitch, width))
 
-def transposed(b: Builder, dtype: str, lines: Sequence[str]) -> list[str]:
-    """The columns of a square block of vectors: exchanges of halves, quarters ... between lines."""
-    width = len(lines)
-    type_ = vector(dtype, width)
-    values = list(lines)
-    half = width // 2
-    while half:
-        for first in range(width):
-            if first & half:
-                continue
-            pair = values[first], values[first + half]
-            for part in (0, 1):
-                # element p of the first result: where p's bit is set, from the second line's lower place
-                order = [(p & ~half) + half * part + (width if p & half else 0) for p in range(width)]
-                index = ", ".join(f"i32 {k}" for k in order)
-                values[first + half * part] = b.op(
-                    f"shufflevector {type_} {pair[0]}, {type_} {pair[1]}, <{width} x i32> <{index}>"
-                )
-        half //= 2
-    return values
+    def elements() -> None:
+        with b.loop(0, columns) as j:
+            to = b.op(f"getelementptr i8, ptr {target}, i64 {b.mul(j, pitch)}")
+            gather(b, dtype, source, b.address(place, source, j), step, lines, to)
+
+    b.branch(b.compare("sge", columns, width), blocks, elements)
 
 
 def pack_panel(
@@ -334,8 +376,9 @@ def pack_panel(
     columns: str,
     panel: str,
     line: str,
+    function: str = "",
 ) -> None:
-    """Copy ``length`` lines of ``columns`` elements of B to a panel.
+    """Copy ``length`` lines of ``columns`` elements of B to a panel; just one line where columns follow each other.
 
     Args:
         b: Where to write.
@@ -343,19 +386,18 @@ def pack_panel(
         source: Element type of B.
         place: Address of B's part.
         strides: Along k and along columns, as names of integers or "1".
-        length: Lines, at least one; lines up to a multiple of the vector's width may be overwritten.
+        length: Lines, at least one.
         columns: Elements of a line; whole vectors are written.
         panel: Address.
         line: Bytes of a line.
+        function: Where elements follow each other along k: see :func:`transpose`.
     """
     step, column = strides
-    if column == "1":
-        with b.loop(0, length) as i:
-            target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(i, line)}")
-            copy(b, dtype, source, b.address(place, source, b.mul(i, step)), columns, target)
+    if column == "1" and length == "1":
+        copy(b, dtype, source, place, columns, panel)
     elif step == "1":
-        transpose(b, dtype, source, place, column, columns, length, panel, line)
+        transpose(b, function, dtype, source, place, column, columns, length, panel, line)
     else:
         with b.loop(0, length) as i:
             target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(i, line)}")
-            _gather(b, dtype, source, b.address(place, source, b.mul(i, step)), column, columns, target)
+            gather(b, dtype, source, b.address(place, source, b.mul(i, step)), column, columns, target)

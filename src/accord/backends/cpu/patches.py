@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from accord.backends.cpu.blocking import MOST_CHUNK
 from accord.backends.cpu.llvm import Builder
-from accord.backends.cpu.panels import Chunk, Rows, clear, copy
+from accord.backends.cpu.panels import Chunk, PanelSource, Rows, clear, copy
 
 __all__ = ["AXIS_NAMES", "PatchSource", "Window", "length_of", "pieces_of", "reach"]
 
@@ -40,7 +40,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class PatchSource:
+class PatchSource(PanelSource):
     """Patches of an image with ``axes`` spatial axes.
 
     Parameters: stride of the images, then for each spatial axis its stride and size in the input, the step from output
@@ -63,16 +63,11 @@ class PatchSource:
         own = (f"x{i}.{what}" for i in range(self.axes) for what in AXIS_NAMES)
         return (*(("a.image",) if self.images else ()), *own)
 
-    @property
-    def direct(self) -> bool:
-        """Never: rows have no common distance where they meet the padding."""
-        return False
-
     def fill(
         self,
         b: Builder,
         dtype: str,
-        parameters: dict[str, str],
+        parameters: Mapping[str, str],
         base: str,
         rows: Rows,
         first: str,

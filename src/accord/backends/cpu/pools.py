@@ -24,6 +24,7 @@ from accord.backends.cpu.images import (
     cut_of,
     dims_of,
     final_expr,
+    following,
     pattern_of,
 )
 from accord.backends.cpu.jit import machine
@@ -41,7 +42,7 @@ from accord.backends.cpu.windows import (
     window_dims,
 )
 from accord.backends.protocol import Phase
-from accord.expr.lang import FLOATS, Expr, bits, call, const, operand, rebuild, topological
+from accord.expr.lang import FLOATS, Expr, bits, call, const, operand
 from accord.expr.math import expand
 from accord.expr.primitives import gt, isnan
 from accord.ir.dims import DimLike
@@ -131,7 +132,7 @@ class _Writer(WindowWriter):
         after = code.pooling.after
         # the epilogue's extras follow what the pool itself gives
         shift = 1 if code.pooling.counts else 0
-        final = _after(final_expr(code.epilogue, self.acc), expand(after), shift)
+        final = following(final_expr(code.epilogue, self.acc), expand(after), shift)
         super().__init__(code.rank, _width(code), pixels, code.image, code.extras, code.output, final)
         self.join = call(code.pooling.join, operand(0, self.acc), operand(1, self.acc))
         self.before = expand(code.pooling.before)
@@ -290,17 +291,6 @@ class _Writer(WindowWriter):
 def _width(code: PoolCode) -> int:
     """Elements of a vector."""
     return machine().width(64 if code.indices is not None else bits(accumulator(code.image.dtype)))
-
-
-def _after(epilogue: Expr, after: Expr, shift: int) -> Expr:
-    """``epilogue`` of ``after``; extras are renumbered to follow the operands of ``after``."""
-    done: dict[Expr, Expr] = {}
-    for node in topological((epilogue,)):
-        if node.op == "operand":
-            done[node] = after if node.value == 0 else operand(int(node.value or 0) + shift, node.dtype)
-        else:
-            done[node] = rebuild(node, tuple(done[a] for a in node.args))
-    return done[epilogue]
 
 
 def pool_phase(

@@ -163,7 +163,7 @@ class _Writer:
         return keys, numbers
 
     def _sort(self, count: str) -> None:
-        call_sort(self.b, self.code.dtype, self.keys, self.index, self.keys2, self.index2, count, self.counts)
+        call_sort(self.b, self.code.dtype, (self.keys, self.index, self.keys2, self.index2), count, self.counts)
 
     def _rest(self, source: str, first: str) -> None:
         """Elements after the first ones; the buffer is sorted and at least k long."""

@@ -8,6 +8,8 @@ passes left out in which all bytes agree (Knuth, "The Art of Computer Programmin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
@@ -61,7 +63,7 @@ def _name(dtype: str) -> str:
     return f"sort_{bits(dtype) // 8}"
 
 
-def call_sort(b: Builder, dtype: str, keys: str, index: str, keys2: str, index2: str, n: str, counts: str) -> None:
+def call_sort(b: Builder, dtype: str, arrays: Sequence[str], n: str, counts: str) -> None:
     """Sort ``n`` pairs by the keys of ``dtype`` where they lie; indices are i32.
 
     Whole vectors are copied, so after each of the four arrays there must be room for :data:`SLACK` elements.
@@ -69,13 +71,11 @@ def call_sort(b: Builder, dtype: str, keys: str, index: str, keys2: str, index2:
     Args:
         b: Where to write; :func:`sort_function` must be in the same module.
         dtype: Element type that the keys stand for.
-        keys: Address of the keys.
-        index: Address of the indices.
-        keys2: Room for as many keys.
-        index2: Room for as many indices.
+        arrays: Addresses of keys and indices, and of room for as many of each.
         n: Number of pairs, below 2**32.
-        counts: :data:`COUNTS` bytes of scratch memory.
+        counts: Address of :data:`COUNTS` bytes of scratch memory.
     """
+    keys, index, keys2, index2 = arrays
     arguments = f"ptr {keys}, ptr {index}, ptr {keys2}, ptr {index2}, i64 {n}, ptr {counts}"
     b.emit(f"call void @{_name(dtype)}({arguments})")
 

@@ -85,7 +85,11 @@ class ThreadPool:
                 thread = threading.Thread(
                     target=self._work, args=(self.address, slot), name=f"accord-worker-{k}", daemon=True
                 )
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has no more, or the interpreter is ending
+                    self._capacity = k
+                    return
                 self._threads.append(thread)
                 self._word(Layout.WORKERS).value = k + 1
 

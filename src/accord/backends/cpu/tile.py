@@ -21,21 +21,38 @@ from accord.backends.cpu.program import KernelCode, address_of
 from accord.backends.protocol import Phase
 from accord.expr.lang import bits
 
-__all__ = ["SMALL", "TILE_ARGUMENTS", "TileCode", "most_rows", "tile_address", "tile_heights", "vectors_for"]
+__all__ = [
+    "MOST_HEIGHT",
+    "TILE_ARGUMENTS",
+    "TileCode",
+    "most_rows",
+    "next_heights",
+    "tile_address",
+    "tile_heights",
+    "vectors_for",
+]
 
 #: A: address, bytes from row to row; B: address, bytes from line to line; length of the sums; how many products are
-#: summed in registers before they are added to memory; the sums, row after row without gaps; rows; whether the first
-#: sums are added to what is there.
-TILE_ARGUMENTS: Final = "ptr %a, i64 %a_row, ptr %b, i64 %b_row, i64 %k, i64 %run, ptr %sums, i64 %rows, i64 %add"
+#: summed in registers before they are added to memory; segments, and bytes of A from one to the next; the sums, row
+#: after row without gaps; rows; whether the first sums are added to what is there.
+#:
+#: The lines of B follow each other through all segments. Where there are several, each is as long as the sums, and all
+#: of them are summed in registers.
+TILE_ARGUMENTS: Final = (
+    "ptr %a, i64 %a_row, ptr %b, i64 %b_row, i64 %k, i64 %run, i64 %segments, i64 %segment, "
+    "ptr %sums, i64 %rows, i64 %add"
+)
 
 #: Additions that must be under way to keep two units of latency four busy.
 _IN_FLIGHT: Final = 8
-#: Every number of rows up to this is a tile of its own; what is left of more rows is cut in halves.
-SMALL: Final = 8
+#: Every number of rows up to this is a tile of its own.
+_SMALL: Final = 8
+#: Greatest height of any tile.
+MOST_HEIGHT: Final = 24
 #: Rows that share one address register: they are reached as base + {0, 1, 2, 3, 4} times the distance of rows.
 _SHARED: Final = 5
-#: How far ahead a tile of few rows asks for its lines of B, which come from beyond the first cache.
-_AHEAD: Final = 2048
+#: How many lines of B ahead a tile of few rows asks for: they come from beyond the first cache.
+_AHEAD: Final = 16
 
 _Key: TypeAlias = tuple[int, int, int]
 
@@ -47,13 +64,29 @@ def most_rows(dtype: str, vectors: int) -> int:
     left = (32 if wide else 16) - 1 - vectors
     if not wide and "fma" not in machine().has:
         left -= 1  # a product needs a register before it is added
-    return max(1, min(24 if wide else 12, left // vectors))
+    return max(1, min(MOST_HEIGHT if wide else MOST_HEIGHT // 2, left // vectors))
 
 
 def tile_heights(dtype: str, vectors: int) -> tuple[int, ...]:
     """Numbers of rows for which there is a tile, highest first."""
     most = most_rows(dtype, vectors)
-    return tuple(sorted({most, *([most // 2] if most > 2 * SMALL else []), *range(1, min(SMALL, most) + 1)})[::-1])
+    return tuple(sorted({most, *([most // 2] if most > 2 * _SMALL else []), *range(1, min(_SMALL, most) + 1)})[::-1])
+
+
+def next_heights(heights: Sequence[int]) -> list[int]:
+    """The height of the next tile for each number of rows that are left, below the highest.
+
+    Args:
+        heights: Of the tiles that exist, highest first, down to 1.
+
+    Returns:
+        :data:`MOST_HEIGHT` numbers: as few tiles as possible, and of those as even ones as possible.
+    """
+    best: list[tuple[int, ...]] = [()]
+    for rows in range(1, heights[0]):
+        ways = [(h, *best[rows - h]) for h in heights if h <= rows]
+        best.append(min(ways, key=lambda way: (len(way), -min(way), -way[0])))
+    return [way[0] if way else 0 for way in best] + [0] * (MOST_HEIGHT - len(best))
 
 
 def vectors_for(dtype: str, columns: int) -> int:
@@ -126,28 +159,41 @@ class _Tile:
         b = self.b
         self.row_steps = {0: "0", 1: "%a_row", **{n: b.mul("%a_row", n) for n in range(2, min(_SHARED, self.rows))}}
         self.line_steps = {0: "0", 1: "%b_row", **{n: b.mul("%b_row", n) for n in range(2, self.sets + 1)}}
+        self.ahead = b.mul("%b_row", _AHEAD)
         shared = {r: b.mul("%a_row", r) for r in range(_SHARED, self.rows, _SHARED)}
+        line = b.mul("%run", "%b_row")
         carried = (("ptr", "%a"), ("ptr", "%b"), ("i64", "%add"))
         with b.loop_carrying(0, b.max("%k", 1), "%run", carried) as (i, (left, right, add), following):
-            bases = {0: left, **{r: b.op(f"getelementptr i8, ptr {left}, i64 {step}") for r, step in shared.items()}}
-            self._finish(self._sums(b.min(b.sub("%k", i), "%run"), bases, right), add)
+            k = b.min(b.sub("%k", i), "%run")
+            lines = b.mul(k, "%b_row")
+            nothing = tuple((self.type, self.zero) for _ in self.keys)
+            inner = (("ptr", left), ("ptr", right), *nothing)
+            with b.loop_carrying(0, "%segments", 1, inner) as (_, (a, at, *sums), later):
+                bases = {0: a, **{r: b.op(f"getelementptr i8, ptr {a}, i64 {step}") for r, step in shared.items()}}
+                total = self._sums(k, bases, at, dict(zip(self.keys, sums, strict=True)))
+                later.append(b.op(f"getelementptr i8, ptr {a}, i64 %segment"))
+                later.append(b.op(f"getelementptr i8, ptr {at}, i64 {lines}"))
+                later += [total[key] for key in self.keys]
+            self._finish(dict(zip(self.keys, later[2:], strict=True)), add)
             following.append(b.op(f"getelementptr i8, ptr {left}, i64 {b.mul('%run', self.size)}"))
-            following.append(b.op(f"getelementptr i8, ptr {right}, i64 {b.mul('%run', '%b_row')}"))
+            following.append(b.op(f"getelementptr i8, ptr {right}, i64 {line}"))
             following.append("1")
         return b
 
-    def _sums(self, k: str, bases: Mapping[int, str], right: str) -> dict[tuple[int, int], str]:
-        """The sums of ``k`` products."""
+    def _sums(
+        self, k: str, bases: Mapping[int, str], right: str, start: Mapping[tuple[int, int], str]
+    ) -> dict[tuple[int, int], str]:
+        """``start`` and the sums of ``k`` products."""
         b, before = self.b, self.b.block
-        nothing = {(u, r, v): self.zero for u in range(self.sets) for r, v in self.keys}
+        first = {(u, r, v): start[r, v] if u == 0 else self.zero for u in range(self.sets) for r, v in self.keys}
         if self.sets == 1:
             b.emit(f"br i1 {b.compare('sgt', k, 0)}, label %whole, label %ready")
-            sums, _, _, end = self._loop("whole", before, 1, ("0", k), nothing, bases, right)
-            return self._joined(dict.fromkeys(self.keys, self.zero), before, sums, end)
+            sums, _, _, end = self._loop("whole", before, 1, ("0", k), first, bases, right)
+            return self._joined(start, before, sums, end)
         whole = b.op(f"and i64 {k}, {-self.sets}")
         some = b.compare("sgt", whole, 0)
         b.emit(f"br i1 {some}, label %whole, label %rest")
-        sums, at, line, end = self._loop("whole", before, self.sets, ("0", whole), nothing, bases, right)
+        sums, at, line, end = self._loop("whole", before, self.sets, ("0", whole), first, bases, right)
         total = {(r, v): self._tree([sums[u, r, v] for u in range(self.sets)]) for r, v in self.keys}
         b.emit("br label %rest")
         b.label("rest")
@@ -155,14 +201,14 @@ class _Tile:
         def joined(type_: str, early: str, late: str) -> str:
             return b.op(f"phi {type_} [ {early}, %{before} ], [ {late}, %{end} ]")
 
-        start = {key: joined(self.type, self.zero, value) for key, value in total.items()}
+        middle = {key: joined(self.type, start[key], value) for key, value in total.items()}
         at = {r: joined("ptr", bases[r], later) for r, later in at.items()}
         line = joined("ptr", right, line)
         more = b.compare("slt", whole, k)
         b.emit(f"br i1 {more}, label %single, label %ready")
-        first = {(0, r, v): value for (r, v), value in start.items()}
+        first = {(0, r, v): value for (r, v), value in middle.items()}
         sums, _, _, end = self._loop("single", "rest", 1, (whole, k), first, at, line)
-        return self._joined(start, "rest", sums, end)
+        return self._joined(middle, "rest", sums, end)
 
     def _joined(
         self, early: Mapping[tuple[int, int], str], before: str, sums: Mapping[_Key, str], end: str
@@ -215,14 +261,22 @@ class _Tile:
                     arguments = ", ".join(f"{self.type} {x}" for x in (spread, columns[v], now))
                     b.emit(f"{later} = call {self.fma}({arguments})")
         for now, later in at.values():
-            b.emit(f"{later} = getelementptr i8, ptr {now}, i64 {sets * self.size}")
-        b.emit(f"{b_next} = getelementptr i8, ptr {b_at}, i64 {self.line_steps[sets]}")
+            self._advance(later, now, sets * self.size)
+        self._advance(b_next, b_at, self.line_steps[sets])
         b.emit(f"{i_next} = add nsw i64 {i}, {sets}")
         again = b.compare("slt", i_next, span[1])
         end = f"{name}.end"
         b.emit(f"br i1 {again}, label %{name}, label %{end}, !llvm.loop !0")
         b.label(end)
         return {k: later for k, (_, later) in sums.items()}, {r: later for r, (_, later) in at.items()}, b_next, end
+
+    def _advance(self, later: str, now: str, step: str | int) -> None:
+        """``later = now + step`` in a way that LLVM does not look through.
+
+        It would else trade the addresses of rows, which share a register by scaled offsets, for a chain of additions.
+        """
+        moved = self.b.op(f"getelementptr i8, ptr {now}, i64 {step}")
+        self.b.emit(f'{later} = call ptr asm "", "=r,0"(ptr {moved})')
 
     def _load(self, line: str, v: int) -> str:
         at = self.b.address(line, self.dtype, v * self.width)
@@ -231,8 +285,9 @@ class _Tile:
     def _prefetch(self, line: str) -> None:
         b = self.b
         b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        far = b.op(f"getelementptr i8, ptr {line}, i64 {self.ahead}")
         for offset in range(0, self.vectors * self.width * self.size, 64):
-            at = b.op(f"getelementptr i8, ptr {line}, i64 {_AHEAD + offset}")
+            at = b.op(f"getelementptr i8, ptr {far}, i64 {offset}")
             b.emit(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 3, i32 1)")
 
     def _element(self, base: str, row: int, step: int) -> str:

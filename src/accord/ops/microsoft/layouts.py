@@ -75,9 +75,9 @@ def channels_last(b: Builder, n: Inference) -> Outputs:
 
 def _host_block() -> int:
     """Channels in a block on this machine: those of a 512-bit register where there is one, else of 256 bits."""
-    from accord.backends.cpu.machine import machine
+    from accord.backends.cpu.machine import whole_machine
 
-    at_hand = machine()
+    at_hand = whole_machine()
     return 16 if at_hand.arch != "x86_64" or "avx512f" in at_hand.has else 8
 
 

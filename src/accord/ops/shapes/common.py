@@ -67,7 +67,7 @@ _RANGES: dict[ir.DataType, tuple[int, int]] = {
 }
 
 #: dtypes whose elements may be symbolic sizes; narrower ones could wrap around.
-_SYMBOLIC = frozenset({T.INT64, T.INT32, T.FLOAT, T.DOUBLE})
+_SYMBOLIC = frozenset({T.BOOL, T.INT64, T.INT32, T.FLOAT, T.DOUBLE})
 
 Body: TypeAlias = "Callable[[Inference], Sequence[Fact]]"
 

@@ -79,16 +79,19 @@ def _abs(a: DimLike) -> DimLike | None:
     return a if _nonnegative(a) else None
 
 
-def _equal(a: DimLike, b: DimLike) -> int | None:
+def _equal(a: DimLike, b: DimLike) -> DimLike:
+    """1 or 0; where symbols decide it, an expression that is one of them."""
     if a == b:
         return 1
-    return 0 if D.proves_le(a + 1, b) or D.proves_le(b + 1, a) else None
+    if D.proves_le(a + 1, b) or D.proves_le(b + 1, a):
+        return 0
+    return D.maximum(1 - D.maximum(a - b, b - a), 0)
 
 
-def _less(a: DimLike, b: DimLike) -> int | None:
+def _less(a: DimLike, b: DimLike) -> DimLike:
     if D.proves_le(a + 1, b):
         return 1
-    return 0 if D.proves_le(b, a) else None
+    return 0 if D.proves_le(b, a) else D.minimum(D.maximum(b - a, 0), 1)
 
 
 def _where(condition: DimLike, a: DimLike, b: DimLike) -> DimLike | None:
@@ -102,12 +105,12 @@ def _sign(a: DimLike) -> DimLike | None:
     return 1 if low is not None and low > 0 else None
 
 
-def _both(a: DimLike, b: DimLike) -> DimLike | None:
-    return 0 if a == 0 or b == 0 else 1 if a == b == 1 else None
+def _both(a: DimLike, b: DimLike) -> DimLike:
+    return D.minimum(a, b)
 
 
-def _either(a: DimLike, b: DimLike) -> DimLike | None:
-    return 1 if a == 1 or b == 1 else 0 if a == b == 0 else None
+def _either(a: DimLike, b: DimLike) -> DimLike:
+    return D.maximum(a, b)
 
 
 def _clip(a: DimLike, low: DimLike | None = None, high: DimLike | None = None) -> DimLike:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, substitute, with_sum
-from accord.backends.cpu.conv import Image, combs, conv_phase, pack_weights, transposed_phases
+import numpy as np
+
+from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
+from accord.backends.cpu.conv import Convolution, Image, combs, transposed_phases
 from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
-from accord.backends.cpu.matmul import matmul_phase, pack_constant, packed_size
+from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
 from accord.backends.view import NodeView
@@ -92,7 +94,7 @@ def matmul(view: NodeView) -> Kernel | Reason:
         f"matmul {dtype}",
         dtype,
         batch,
-        (a[-2], b[-1], a[-1]),
+        (a[-2], b[-1], b[-2] if isinstance(b[-2], int) else a[-1]),
         (_batched(a, at_a, batch), _batched(b, at_b, batch), _insert(at_c, *lacking)),
         Epilogue(epilogue.expr, tuple(extras)),
         (0, 1),
@@ -158,7 +160,7 @@ def _constant(view: NodeView, dtype: str, batch: Shape, constants: dict[int, Con
     if len(shape) == 1:
         shape = (*shape, 1)
     lead = shape[:-2]
-    size = packed_size(shape[-2], shape[-1], accumulator(dtype))
+    size = packed_size(accumulator(dtype), shape[-2], shape[-1])
     groups = [s * size for s in broadcast_access(lead, batch).strides]
     return RightMatrix(accumulator(dtype), tuple(groups), packed=True)
 
@@ -202,7 +204,8 @@ def gemm(view: NodeView) -> Kernel | Reason:
         total = call("add", total, added if beta == 1.0 else call("mul", added, const(beta, real)))
         reads = (0, 1, 2)
     epilogue = _after(total, extras, epilogue_of(view))
-    return _product(view, f"gemm {dtype}", dtype, (), (m, n, a[1]), (at_a, at_b, at_c), epilogue, reads)
+    sizes = (m, n, b[0] if isinstance(b[0], int) else a[1])
+    return _product(view, f"gemm {dtype}", dtype, (), sizes, (at_a, at_b, at_c), epilogue, reads)
 
 
 def _after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
@@ -251,33 +254,36 @@ def conv(view: NodeView) -> Kernel | Reason:
     )
     pads, inside = _pads(view, x[2:], out[2:], window)
     epilogue, reads = _with_bias(view, dtype, out)
-    constants: dict[int, Constant] = {}
-    if view.tensor(1).is_const:
-        constants[1] = functools.partial(_packed_weights, view.tensor(1), groups, view.access(0), dtype)
-    elif view.access(1).strides != contiguous(tuple(w)):
-        return Reason("weights that are not constant must be row-major")
-    phase, scratch = conv_phase(
+    convolution = Convolution(
         x[0],
         groups,
-        (w[1], w[0] // groups),
+        w[1],
+        w[0] // groups,
         x[2:],
         out[2:],
         window,
-        pads,
+        tuple(pads),
         Image(dtype, view.access(0)),
-        None if constants else dtype,
+        constant=view.tensor(1).is_const,
+        inside=inside,
+    )
+    constants: dict[int, Constant] = {}
+    if convolution.constant:
+        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution)
+    elif view.access(1).strides != contiguous(tuple(w)):
+        return Reason("weights that are not constant must be row-major")
+    phase, scratch = convolution.phase(
         [Image(e.dtype, e.access) for e in epilogue.extras],
         Image(epilogue.expr.dtype, view.output_access()),
         with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
-        inside=inside,
     )
     flops = 2 * D.product((*out, *w[1:]))
     return NativeKernel(f"conv {dtype}", (phase,), reads, constants, workspace=scratch, flops=flops)
 
 
-def _packed_weights(fact: TensorFact, groups: int, x: Access, dtype: str) -> Array:
-    return pack_weights(fact.numpy(), groups, x, dtype)
+def _packed_weights(fact: TensorFact, convolution: Convolution) -> Array:
+    return convolution.pack(fact.numpy())
 
 
 def _with_bias(view: NodeView, dtype: str, out: Shape) -> tuple[Epilogue, tuple[int, ...]]:
@@ -333,7 +339,12 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
     if not D.is_known(pads):
         return Reason(f"the padding depends on sizes: {', '.join(str(p) for p in pads)}")
     epilogue, reads = _with_bias(view, dtype, out)
-    phases, packed, scratch = transposed_phases(
+    extras = [Image(e.dtype, e.access) for e in epilogue.extras]
+    constants: dict[int, Array] = {}
+    if view.has(2) and view.tensor(2).is_const and view.access(2).strides == (1,):
+        constants[2] = np.tile(view.tensor(2).numpy(), steps[-1])
+        extras[0] = Image(dtype, extras[0].access, repeated=True)
+    phases, constants[1], scratch = transposed_phases(
         x[0],
         int(view.attr("group", 1)),
         weights,
@@ -341,14 +352,14 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
         out[2:],
         [combs(*axis) for axis in zip(weights.shape[2:], steps, dilations, pads, strict=True)],
         Image(dtype, view.access(0)),
-        [Image(e.dtype, e.access) for e in epilogue.extras],
+        extras,
         Image(epilogue.expr.dtype, view.output_access()),
         with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
     )
     flops = 2 * D.product((*x, *weights.shape[1:]))
     name = f"conv transpose {dtype}"
-    return NativeKernel(name, tuple(phases), reads, {1: packed}, workspace=scratch, flops=flops)
+    return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)
 
 
 def _transposed_pads(

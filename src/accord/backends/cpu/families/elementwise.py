@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from accord.backends.cpu.families.groups import Group, Term, member, wide
+from accord.backends.cpu.families.group import Group, Term, wide
+from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.space import cut, unify
-from accord.backends.cpu.families.table import arranges, known
-from accord.backends.protocol import Arrangement
+from accord.backends.cpu.families.table import known
 from accord.backends.view import NodeView
-from accord.expr.lang import Expr, cast
+from accord.expr.lang import Expr, cast, const
 from accord.expr.onnx_ops import ELEMENTWISE, lower
-from accord.ir.dims import DimLike, Shape
+from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
-from accord.ir.strides import Order, order_of
 
-__all__ = ["elementwise", "follow_largest", "quantize"]
+__all__ = ["dropout", "elementwise", "quantize", "spread"]
 
 _QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Operators that look at the very type of what they are given, not only at its value.
@@ -25,24 +24,6 @@ _EXACT = frozenset({"BitCast", "Cast", "CastLike", *_QUANTIZE})
 def attributes_of(view: NodeView) -> dict[str, Any]:
     """Attributes as Python values."""
     return {name: view.attr(name) for name in view.node.attributes}
-
-
-def order_like_largest(view: NodeView, shape: Shape | None) -> Order | None:
-    """The order of axes of the first input of ``shape`` that lies without gaps; None if there is none."""
-    for i in range(len(view.node.inputs)):
-        fact = view.tensor(i)
-        if view.has(i) and not fact.is_const and shape is not None and fact.shape == shape:
-            order = order_of(shape, view.access(i))
-            if order is not None:
-                return order
-    return None
-
-
-@arranges(*sorted(ELEMENTWISE))
-def follow_largest(view: NodeView) -> Arrangement:
-    """The outputs' axes lie as those of the first input of their shape that lies without gaps."""
-    outputs = range(len(view.node.outputs))
-    return Arrangement(outputs=tuple(order_like_largest(view, view.output(j).shape) for j in outputs), strided=True)
 
 
 @member(*sorted(ELEMENTWISE - _QUANTIZE))
@@ -77,6 +58,22 @@ def _lowered(view: NodeView, terms: list[Term | None], dtype: str) -> Expr | Non
     return lower(op, attributes_of(view), [None if t is None else t.expr for t in terms], wide(dtype))
 
 
+@member("Dropout")
+def dropout(group: Group, view: NodeView) -> Reason | None:
+    """Outside training: the input, and a mask that keeps everything."""
+    x = group.term(view, 0)
+    if isinstance(x, Reason):
+        return x
+    training = view.tensor(2) if view.has(2) else None
+    if training is not None and not (training.is_const and not training.numpy().any()):
+        return Reason("it may be run for training")
+    for j, result in enumerate((x.expr, const(True, "bool"))[: len(view.node.outputs)]):
+        refused = group.define(view, j, result, x.axes) if view.node.outputs[j].name else None
+        if refused is not None:
+            return refused
+    return None
+
+
 @member(*sorted(_QUANTIZE))
 def quantize(group: Group, view: NodeView) -> Reason | None:
     """Scale and zero point are one value, one along an axis, or one for each block along an axis."""
@@ -89,7 +86,7 @@ def quantize(group: Group, view: NodeView) -> Reason | None:
         return found if isinstance(found, Reason) else Reason("an input is absent")
     block = int(view.attr("block_size", 0))
     for t in terms[1:]:
-        refused = None if t is None else _spread(view, x, t, block)
+        refused = None if t is None else spread(view, x, t, block)
         if refused is not None:
             return refused
     expr = _lowered(view, terms, found[1])
@@ -98,7 +95,7 @@ def quantize(group: Group, view: NodeView) -> Reason | None:
     return group.define(view, 0, expr, x.axes)
 
 
-def _spread(view: NodeView, x: Term, parameter: Term, block: int) -> Reason | None:
+def spread(view: NodeView, x: Term, parameter: Term, block: int) -> Reason | None:
     """Walk a scale or zero point along the axes of ``x``."""
     if not any(parameter.axes):
         return None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
-from accord.backends.cpu.families.groups import group_kernel, orders_like_inputs
+from accord.backends.cpu.families.groups import arrange_group, group_kernel
 from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
@@ -34,6 +34,10 @@ class _Body:
             formal: view.access(i) for formal, i in self.number.items() if view.tensor(i).shape is not None
         }
 
+    def views(self) -> list[NodeView]:
+        """All nodes."""
+        return [NodeView(n, self.analyzer, self.layouts) for n in self.nodes]
+
     def root(self) -> NodeView:
         """The first node."""
         return NodeView(self.nodes[0], self.analyzer, self.layouts)
@@ -54,7 +58,8 @@ def arrange_fused(view: NodeView) -> Arrangement:
     root = body.root()
     key = (root.node.domain, root.node.op_type)
     if key not in ROOTS:
-        return _follow(body)
+        results = zip(function.outputs, view.node.outputs, strict=True)
+        return arrange_group(body.views(), [None if o.is_graph_output() else formal for formal, o in results])
     arranger = ARRANGERS.get(key)
     if arranger is None:
         return Arrangement()
@@ -65,20 +70,12 @@ def arrange_fused(view: NodeView) -> Arrangement:
     )
 
 
-def _follow(body: _Body) -> Arrangement:
-    """Outputs of a loop nest lie as it walks its largest input."""
-    nodes = [NodeView(n, body.analyzer, body.layouts) for n in body.nodes]
-    orders = orders_like_inputs(nodes, body.function.outputs, body.layouts.__getitem__)
-    return Arrangement(outputs=tuple(orders), strided=True)
-
-
 def _group(body: _Body) -> Kernel | Reason:
     """One loop nest of all nodes."""
     view = body.view
     places = dict(body.layouts)
     places |= {formal: view.output_access(j) for j, formal in enumerate(body.function.outputs)}
-    nodes = [NodeView(n, body.analyzer, body.layouts) for n in body.nodes]
-    return group_kernel(nodes, body.function.inputs, body.function.outputs, places.__getitem__)
+    return group_kernel(body.views(), body.function.inputs, body.function.outputs, places.__getitem__)
 
 
 def select_fused(view: NodeView) -> Kernel | Reason:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from accord.backends.cpu.families.elementwise import follow_largest
-from accord.backends.cpu.families.groups import Group, member, wide
-from accord.backends.cpu.families.table import arranges, known
-from accord.backends.protocol import Arrangement
+from accord.backends.cpu.families.group import Group, wide
+from accord.backends.cpu.families.groups import member
+from accord.backends.cpu.families.table import known
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, cast, const
 from accord.expr.primitives import eq, ge, le, lt, select
 from accord.ir.reason import Reason
 
 __all__ = ["eye_like", "one_hot", "range_", "trilu"]
-
-arranges("Trilu", "EyeLike")(follow_largest)
-
-
-@arranges("OneHot", "Range")
-def any_input(view: NodeView) -> Arrangement:
-    """Row-major, from operands that lie as they like."""
-    del view
-    return Arrangement(strided=True)
 
 
 @member("Trilu")

@@ -1,469 +1,40 @@
-"""Groups: connected elementwise operators, reductions and movements of data as one loop program.
-
-Every operator says how it becomes part of a group (:func:`member`): it asks for its inputs as *terms*, expressions
-with the axes that they are walked along, and gives its outputs as terms. What is read from outside becomes an operand,
-what is reduced a reduction. A single node is a group of one.
-
-Between the operators of a group f16 and bf16 are kept in f32, which is more exact than the rounding of each result
-that separate operators do; a Cast, which asks for it, rounds.
-"""
+"""Groups: connected elementwise operators, reductions and movements of data as one kernel. A node is a group of one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from accord.backends.cpu.epilogue import RootView, epilogue_of
-from accord.backends.cpu.families.space import Axis, Run, is_scaled, leaves, strides_of, unify
-from accord.backends.cpu.families.table import SELECTORS, known
-from accord.backends.cpu.loop_code import cost_of
-from accord.backends.cpu.loops import LoopProgram, Operand, Output, Reduction, Result, loop_phase
-from accord.backends.protocol import Array, Kernel, NativeKernel
+from accord.backends.cpu.families.group import MEMBERS, VIEWS, Group, Member
+from accord.backends.cpu.families.table import ARRANGERS, SELECTORS
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
-from accord.expr.lang import Expr, cast, const, operand, rebuild, topological
 from accord.expr.onnx_ops import dtype_name
-from accord.ir import dims as D
-from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
-from accord.ir.strides import Access, Order
+from accord.ir.strides import Access
 
-__all__ = [
-    "MEMBERS",
-    "Group",
-    "Member",
-    "Term",
-    "can_join",
-    "group_kernel",
-    "member",
-    "orders_like_inputs",
-    "substituted",
-    "wide",
-]
-
-Member: TypeAlias = "Callable[[Group, NodeView], Reason | None]"
-MEMBERS: dict[tuple[str, str], Member] = {}
-#: Members that only say which element is meant.
-VIEWS: set[tuple[str, str]] = set()
-
-#: Operations from which on it matters how often a value is computed.
-_EXPENSIVE = 8.0
+__all__ = ["arrange_group", "can_join", "group_kernel", "member"]
 
 
 def member(*names: str, domain: str = "") -> Callable[[Member], Member]:
     """Register the decorated function as how the operators ``names`` of ``domain`` become part of a group.
 
-    It also makes their kernel where they stand alone.
+    Where they stand alone, they are groups of one.
     """
 
     def register(function: Member) -> Member:
         for name in names:
             MEMBERS[domain, name] = function
             SELECTORS[domain, name] = select_alone
+            ARRANGERS[domain, name] = arrange_alone
         return function
 
     return register
 
 
-def wide(dtype: str) -> str:
-    """The type in which values of ``dtype`` are computed."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A value inside a group.
-
-    Attributes:
-        expr: Of the group's values; f32 for f16 and bf16.
-        axes: For each axis of the value the axes of the iteration space; () for one of size 1.
-        dtype: The value's element type.
-    """
-
-    expr: Expr
-    axes: tuple[Run, ...]
-    dtype: str
-
-    @property
-    def shape(self) -> Shape:
-        """Its shape."""
-        return tuple(D.product(a.extent for a in run) for run in self.axes)
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A value that is read: ``source`` is its home, the number of an epilogue's extra, or None: it is positions."""
-
-    dtype: str
-    axes: tuple[Run, ...]
-    access: Access
-    source: ir.Value | int | None
-
-
-@dataclass(frozen=True)
-class _Store:
-    """What is stored, along the axes of a term."""
-
-    expr: Expr
-    axes: tuple[Run, ...]
-    access: Access
-
-
-class Group:
-    """A group while it is put together.
-
-    Args:
-        access_of: How a value from outside lies; by default as the nodes' views say.
-        extras: Number of the epilogue's operands.
-
-    Attributes:
-        terms: What is known of each value.
-    """
-
-    def __init__(self, access_of: Callable[[ir.Value], Access] | None = None, extras: int = 0) -> None:
-        self.terms: dict[ir.Value, Term] = {}
-        self._access_of = access_of
-        self._extras = extras
-        self._substitutes: dict[ir.Value, Array] = {}
-        self._values: list[_Read | Result] = []
-        self._reductions: list[Reduction] = []
-        self._reduced: list[list[Axis]] = []
-        self._made: list[Term] = []
-
-    # what operators ask for
-
-    def term(self, view: NodeView, index: int) -> Term | Reason:
-        """Input ``index`` of a node."""
-        v = view.node.inputs[index]
-        if v is None:
-            return Reason(f"input {index} is absent")
-        if v in self.terms:
-            return self.terms[v]
-        if v in self._substitutes:
-            return Reason(f"'{v.name}' is read in two forms")
-        fact = view.tensor(index)
-        found = known(fact, f"input {index}")
-        if isinstance(found, Reason):
-            return found
-        shape, dtype = found
-        if fact.const is not None and fact.const.size == 1:
-            value = fact.numpy().reshape(-1)[0].item()
-            term = Term(const(value, wide(dtype)), ((),) * len(shape), dtype)
-        else:
-            term = self.read(v, dtype, tuple(self.axis(d) for d in shape), self.access(view, index))
-        self.terms[v] = term
-        return term
-
-    def inputs(self, view: NodeView, count: int | None = None) -> list[Term | None] | Reason:
-        """All inputs of a node, or the first ``count``; None for those that are absent."""
-        found: list[Term | None] = []
-        for i in range(len(view.node.inputs) if count is None else count):
-            term = self.term(view, i) if view.has(i) else None
-            if isinstance(term, Reason):
-                return term
-            found.append(term)
-        return found
-
-    def substitute(self, view: NodeView, index: int, array: Array) -> Term | Reason:
-        """A constant of one axis that is read in place of input ``index``, which is constant too."""
-        v = view.node.inputs[index]
-        fact = view.tensor(index)
-        if v is None or v in self.terms or v in self._substitutes or not fact.is_const:
-            return Reason(f"input {index} cannot be replaced")
-        self._substitutes[v] = array
-        dtype = dtype_name(ir.DataType.from_numpy(array.dtype)) or ""
-        return self.read(v, dtype, (self.axis(array.size),), Access((1,)))
-
-    def element(self, view: NodeView, index: int, position: int) -> Term | Reason:
-        """One element of an input of one axis, as a scalar."""
-        v = view.node.inputs[index]
-        found = known(view.tensor(index), f"input {index}")
-        if isinstance(found, Reason) or v is None:
-            return found if isinstance(found, Reason) else Reason(f"input {index} is absent")
-        own = self.access(view, index)
-        return self.read(v, found[1], (), Access((), own.offset + own.strides[0] * position))
-
-    def access(self, view: NodeView, index: int) -> Access:
-        """How input ``index`` of a node lies."""
-        v = view.node.inputs[index]
-        return view.access(index) if self._access_of is None or v is None else self._access_of(v)
-
-    def read(self, source: ir.Value | int, dtype: str, axes: tuple[Run, ...], access: Access) -> Term:
-        """A value from outside, or an extra of the epilogue, that is walked along ``axes``."""
-        number = len(self._values)
-        self._values.append(_Read(dtype, axes, access, source))
-        return Term(cast(operand(number, dtype), wide(dtype)), axes, dtype)
-
-    @staticmethod
-    def axis(extent: DimLike) -> Run:
-        """A new axis."""
-        return () if extent == 1 else (Axis(extent),)
-
-    def index(self, run: Run) -> Expr:
-        """The index along an axis, i64."""
-        number = len(self._values)
-        self._values.append(_Read("i64", (run,), Access((1,)), None))
-        return operand(number, "i64")
-
-    def size(self, extent: DimLike) -> Expr:
-        """A size, i64."""
-        if isinstance(extent, int):
-            return const(extent, "i64")
-        number = len(self._values)
-        self._values.append(_Read("i64", (), Access((), extent), None))
-        return operand(number, "i64")
-
-    def reduce(self, kind: str, args: Sequence[Expr], axes: Iterable[Run], running: str = "") -> tuple[Expr, ...]:
-        """The results of a reduction over ``axes``, which must be those of every other reduction of the group.
-
-        ``running`` is that of :class:`Reduction`, with "_back" behind it to start from the axis's end.
-        """
-        number = len(self._reductions)
-        self._reductions.append(Reduction(kind, tuple(args), running))
-        self._reduced.append([a for run in axes for a in run])
-        results = []
-        for part, a in enumerate(args):
-            results.append(operand(len(self._values), a.dtype))
-            self._values.append(Result(number, part))
-        return tuple(results)
-
-    def broadcast(self, shape: Shape, terms: Sequence[Term]) -> tuple[Run, ...] | Reason:
-        """The axes of ``shape``, to which ``terms`` are broadcast by NumPy's rules."""
-        axes: list[Run] = []
-        for back in range(len(shape), 0, -1):
-            size = shape[-back]
-            runs = [t.axes[-back] for t in terms if len(t.axes) >= back and t.axes[-back]]
-            whole = [r for r in runs if D.product(a.extent for a in r) == size]
-            run = whole[0] if whole else self.axis(size)
-            for other in runs:
-                if any(other is r for r in whole):
-                    agree = unify(run, other)
-                else:
-                    agree = not isinstance(D.product(a.extent for a in other), int) and _scale(other, run)
-                if not agree:
-                    return Reason(f"it is not known how axis {-back} is broadcast")
-            axes.append(run)
-        return tuple(axes)
-
-    def define(self, view: NodeView, index: int, expr: Expr, axes: Sequence[Run]) -> Reason | None:
-        """Output ``index`` of a node."""
-        found = known(view.output(index), f"output {index}")
-        if isinstance(found, Reason):
-            return found
-        term = Term(cast(expr, wide(found[1])), tuple(axes), found[1])
-        self.terms[view.node.outputs[index]] = term
-        self._made.append(term)
-        return None
-
-    # the program
-
-    def add(self, view: NodeView) -> Reason | None:
-        """Take in a node, all of whose inputs are from outside or taken in before."""
-        rule = MEMBERS.get((view.node.domain, view.node.op_type))
-        if rule is None:
-            return Reason(f"{view.node.op_type} has no loops of its own")
-        return rule(self, view)
-
-    def store(self, v: ir.Value, access: Access) -> _Store:
-        """Value ``v``, stored as ``access`` says."""
-        term = self.terms[v]
-        return _Store(cast(term.expr, term.dtype), term.axes, access)
-
-    def kernel(self, name: str, inputs: Sequence[ir.Value | None], stores: Sequence[_Store]) -> NativeKernel | Reason:
-        """The kernel; its operands are those of ``inputs`` that it reads, the extras, then the outputs."""
-        space = self._space(stores)
-        if isinstance(space, Reason):
-            return space
-        axes, reduced = space
-        place = {id(a): i for i, a in enumerate(axes)}
-        used = self._used([*(s.expr for s in stores), *(a for r in self._reductions for a in r.args)])
-        numbers: dict[Expr, Expr] = {}
-        values: list[Operand | Result] = []
-        sources: list[ir.Value | int] = []
-        for number, v in enumerate(self._values):
-            if number not in used:
-                continue
-            numbers[operand(number, self._dtype(v))] = operand(len(values), self._dtype(v))
-            if isinstance(v, Result):
-                values.append(v)
-                continue
-            if any(id(leaf) not in place for run in v.axes for leaf in leaves(run)):
-                return Reason("an operand has an axis that is neither in an output nor reduced")
-            values.append(Operand(v.dtype, _over(v.axes, v.access, place), v.source is not None))
-            if v.source is not None:
-                sources.append(v.source)
-        reductions = [
-            Reduction(r.kind, tuple(substituted(a, numbers) for a in r.args), r.running) for r in self._reductions
-        ]
-        program = LoopProgram(
-            tuple(a.extent for a in axes),
-            frozenset(range(len(axes) - reduced, len(axes))),
-            tuple(values),
-            tuple(reductions),
-            tuple(Output(substituted(s.expr, numbers), _over(s.axes, s.access, place)) for s in stores),
-        )
-        return self._compiled(name, _forwards(program), inputs, sources)
-
-    def _dtype(self, v: _Read | Result) -> str:
-        return self._reductions[v.reduction].args[v.part].dtype if isinstance(v, Result) else v.dtype
-
-    def _compiled(
-        self,
-        name: str,
-        program: LoopProgram,
-        inputs: Sequence[ir.Value | None],
-        sources: Sequence[ir.Value | int],
-    ) -> NativeKernel:
-        place = {v: i for i, v in reversed(list(enumerate(inputs)))}
-        reads = list(dict.fromkeys(place[v] for v in sources if not isinstance(v, int)))
-        numbers = [len(reads) + v if isinstance(v, int) else reads.index(place[v]) for v in sources]
-        first = len(reads) + self._extras
-        targets = range(first, first + len(program.outputs))
-        phase, workspace = loop_phase(program, numbers, targets, first + len(program.outputs))
-        return NativeKernel(
-            name,
-            (phase,),
-            tuple(reads),
-            constants={place[v]: array for v, array in self._substitutes.items() if v in sources},
-            in_place=tuple(self._in_place(program, place, sources)),
-            workspace=workspace,
-            flops=D.product(program.extents) * max(1, len(self._made)),
-        )
-
-    def _space(self, stores: Sequence[_Store]) -> tuple[list[Axis], int] | Reason:
-        """Kept axes, then reduced ones, and the number of these."""
-        reduced: list[Axis] = leaves(self._reduced[0]) if self._reduced else []
-        for other in self._reduced[1:]:
-            if {id(a) for a in leaves(other)} != {id(a) for a in reduced}:
-                return Reason("its reductions are over different axes")
-        if len(reduced) > 1 and any(r.running for r in self._reductions):
-            return Reason("a running reduction is over an axis in parts")
-        if any(is_scaled(r) for r in self._reduced) or any(is_scaled(run) for s in stores for run in s.axes):
-            return Reason("it is not known whether an axis is broadcast")
-        inside = {id(a) for a in reduced}
-        kept: list[Axis] = []
-        for s in stores:
-            own = [a for run in s.axes for a in leaves(run)]
-            if len({id(a) for a in own}) != len(own):
-                return Reason("a value is walked along an axis twice")
-            kept.extend(a for a in own if id(a) not in inside and not any(a is k for k in kept))
-        for s in stores:
-            own = [a for run in s.axes for a in leaves(run)]
-            missing = len(kept) - sum(id(a) not in inside for a in own)
-            partly = 0 < sum(id(a) in inside for a in own) < len(reduced)
-            if missing or partly:
-                return Reason("its outputs have different axes")
-        for v in self._values:
-            if isinstance(v, _Read) and v.source is not None:
-                own = [a for run in v.axes for a in leaves(run)]
-                if len({id(a) for a in own}) != len(own):
-                    return Reason("a value is walked along an axis twice")
-        return [*kept, *reduced], len(reduced)
-
-    def _used(self, exprs: Sequence[Expr]) -> set[int]:
-        """Numbers of the values that the expressions need."""
-        return {int(n.value or 0) for n in topological(exprs) if n.op == "operand"} | {
-            i for i, v in enumerate(self._values) if isinstance(v, Result)
-        }
-
-    def _in_place(
-        self, program: LoopProgram, place: dict[ir.Value | None, int], sources: Sequence[ir.Value | int]
-    ) -> list[tuple[int, int]]:
-        """Outputs that may overwrite an input: each element is read for the last time before it is written."""
-        if program.reductions:
-            return []
-        memory = [o for o in program.operands if o.memory]
-        pairs = []
-        for j, out in enumerate(program.outputs):
-            for v, o in zip(sources, memory, strict=True):
-                if isinstance(v, int) or v in self._substitutes or sum(v is s for s in sources) > 1:
-                    continue
-                if o.dtype == out.expr.dtype and o.access.strides == out.access.strides:
-                    pairs.append((j, place[v]))
-        return pairs
-
-    def wasteful(self, stores: Sequence[_Store]) -> Reason | None:
-        """Why the group would compute something again and again that separate operators compute once."""
-        space = self._space(stores)
-        if isinstance(space, Reason):
-            return space
-        axes, reduced = space
-        kept = {id(a) for a in axes[: len(axes) - reduced]}
-        for r in self._reductions:
-            if not kept <= {id(a) for arg in r.args for a in self._walked(arg)}:
-                return Reason("what is reduced would be reduced several times")
-        for t in self._made:
-            walked = {id(a) for a in self._walked(t.expr)}
-            if walked and not kept <= walked and cost_of(t.expr) >= _EXPENSIVE:
-                return Reason("an expensive value would be computed several times")
-        return None
-
-    def _walked(self, expr: Expr) -> list[Axis]:
-        """The axes along which ``expr`` changes, through reductions too."""
-        found: list[Axis] = []
-        for n in topological((expr,)):
-            if n.op == "operand":
-                v = self._values[int(n.value or 0)]
-                if isinstance(v, Result):
-                    found.extend(a for arg in self._reductions[v.reduction].args for a in self._walked(arg))
-                else:
-                    found.extend(leaf for run in v.axes for leaf in leaves(run))
-        return found
-
-
-def _scale(run: Run, target: Run) -> bool:
-    """Let ``run``, whose one axis may turn out to be of size 1, be broadcast along ``target``."""
-    if len(run) != 1 or run[0].parts is not None:
-        return False
-    run[0].parts = target
-    run[0].factor = D.minimum(run[0].extent - 1, 1)
-    return True
-
-
-def _over(axes: Sequence[Run], access: Access, place: dict[int, int]) -> Access:
-    """``access`` of a value along ``axes`` as one over the iteration space."""
-    strides: list[DimLike] = [0] * len(place)
-    for run, stride in zip(axes, access.strides, strict=True):
-        for leaf, step in strides_of(run, stride):
-            strides[place[id(leaf)]] = strides[place[id(leaf)]] + step
-    return Access(tuple(strides), access.offset)
-
-
-def _forwards(program: LoopProgram) -> LoopProgram:
-    """The program with its reduced axis turned around if a running reduction goes backwards."""
-    if not any(r.running.endswith("_back") for r in program.reductions):
-        return program
-    (axis,) = program.reduced
-
-    def turned(a: Access) -> Access:
-        strides = tuple(s * -1 if i == axis else s for i, s in enumerate(a.strides))
-        return Access(strides, a.offset + a.strides[axis] * (program.extents[axis] - 1))
-
-    return replace(
-        program,
-        values=tuple(replace(v, access=turned(v.access)) if isinstance(v, Operand) else v for v in program.values),
-        reductions=tuple(replace(r, running=r.running.removesuffix("_back")) for r in program.reductions),
-        outputs=tuple(replace(o, access=turned(o.access)) for o in program.outputs),
-    )
-
-
-def substituted(expr: Expr, replacements: dict[Expr, Expr]) -> Expr:
-    """``expr`` with subexpressions replaced."""
-    done: dict[Expr, Expr] = {}
-    for node in topological((expr,)):
-        done[node] = replacements.get(node) or rebuild(node, tuple(done[a] for a in node.args))
-    return done[expr]
-
-
-# kernels
-
-
 def select_alone(view: NodeView) -> Kernel | Reason:
-    """The kernel of a single node, with its epilogue if it is the root of a fused operator."""
-    if isinstance(view, RootView):
-        return _with_epilogue(view)
+    """The kernel of a single node."""
     group = Group()
     refused = group.add(view)
     if refused is not None:
@@ -473,21 +44,6 @@ def select_alone(view: NodeView) -> Kernel | Reason:
         return Reason("it has an output that is not generated")
     stores = [group.store(o, view.output_access(j)) for j, o in outputs]
     return group.kernel(_name([view]), view.node.inputs, stores)
-
-
-def _with_epilogue(view: RootView) -> Kernel | Reason:
-    epilogue = epilogue_of(view)
-    group = Group(extras=len(epilogue.extras))
-    refused = group.add(view)
-    if refused is not None:
-        return refused
-    term = group.terms[view.node.outputs[0]]
-    replacements = {operand(0, term.dtype): cast(term.expr, term.dtype)}
-    for k, extra in enumerate(epilogue.extras):
-        read = operand(k + 1, extra.dtype)
-        replacements[read] = cast(group.read(k, extra.dtype, term.axes, extra.access).expr, extra.dtype)
-    store = _Store(substituted(epilogue.expr, replacements), term.axes, view.output_access())
-    return group.kernel(_name([view]), view.node.inputs, [store])
 
 
 def group_kernel(
@@ -534,44 +90,29 @@ def can_join(nodes: Sequence[NodeView]) -> Reason | None:
             if o not in group.terms:
                 return Reason(f"output {j} of {n.node.op_type} is not generated")
             stores.append(group.store(o, n.output_access(j)))
-    if len(nodes) > 1:
-        return group.wasteful(stores)
-    space = group._space(stores)
-    return space if isinstance(space, Reason) else None
+    return group.wasteful(stores) if len(nodes) > 1 else group.refusal(stores)
 
 
-def orders_like_inputs(
-    nodes: Sequence[NodeView], outputs: Sequence[ir.Value], access_of: Callable[[ir.Value], Access]
-) -> list[Order | None]:
-    """For each output the order of axes in which the group walks its largest input; None where that does not tell."""
+def arrange_group(
+    nodes: Sequence[NodeView], outputs: Sequence[ir.Value | None], access_of: Callable[[ir.Value], Access] | None = None
+) -> Arrangement:
+    """How ``outputs`` of several nodes should lie: each as the largest operand does that has all of its axes.
+
+    Args:
+        nodes: In topological order.
+        outputs: Which of their results are stored; None for one that is not, or that is returned and has to be
+            row-major. It keeps its place in the answer.
+        access_of: How what they read from outside lies; by default as the views say.
+    """
     group = _grown(nodes, access_of)
-    if isinstance(group, Reason):
-        return [None] * len(outputs)
-    reads = [v for v in group._values if isinstance(v, _Read) and isinstance(v.source, ir.Value)]
-    reads = [v for v in reads if isinstance(v.source, ir.Value) and v.source not in group._substitutes]
-    if not reads:
-        return [None] * len(outputs)
-    largest = max(reads, key=lambda v: _typical(D.product(a.extent for run in v.axes for a in leaves(run))))
-    steps: dict[int, int] = {}
-    for run, stride in zip(largest.axes, largest.access.strides, strict=True):
-        steps.update((id(leaf), _typical(step)) for leaf, step in strides_of(run, stride))
-    found: list[Order | None] = []
-    for v in outputs:
-        axes = group.terms[v].axes
-        along = [[steps.get(id(leaf), 0) for leaf in leaves(run)] for run in axes]
-        if any(0 in a for a in along):
-            found.append(None)
-        else:  # axes of size 1 have no leaves: they come first
-            found.append(tuple(sorted(range(len(axes)), key=lambda i: -min(along[i], default=1 << 62))))
-    return found
+    if isinstance(group, Reason) or any(v is not None and v not in group.terms for v in outputs):
+        return Arrangement()
+    return Arrangement(outputs=tuple(None if v is None else group.order(v) for v in outputs), strided=True)
 
 
-def _typical(size: DimLike) -> int:
-    """``size`` where every symbol has some usual value; only for comparing sizes."""
-    return D.evaluate(size, dict.fromkeys(D.symbols_of(size), _USUAL))
-
-
-_USUAL = 97
+def arrange_alone(view: NodeView) -> Arrangement:
+    """As :func:`arrange_group` for a single node."""
+    return arrange_group([view], [o if o.name and not o.is_graph_output() else None for o in view.node.outputs])
 
 
 def _grown(nodes: Sequence[NodeView], access_of: Callable[[ir.Value], Access] | None) -> Group | Reason:

@@ -10,7 +10,7 @@ from accord.backends.cpu.indexing import Coordinate, copy_phase, indexed_phase, 
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
-from accord.expr.lang import FLOATS, Expr, bits, call, cast, const, operand
+from accord.expr.lang import Expr, bits, call, cast, operand
 from accord.expr.onnx_ops import dtype_name
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
@@ -244,7 +244,7 @@ class _Scatter:
             first = pointwise_phase(self.shape, [(narrow, source)], [("f32", own)], [cast(x, "f32")], (0, out + 1))
             back = cast(operand(0, "f32"), narrow)
             last = pointwise_phase(self.shape, [("f32", own)], [(narrow, stored)], [back], (out + 1, out))
-            return NativeKernel(name, (first, *phases, last), tuple(reads), workspace=count * 4)
+            return NativeKernel(name, (first, *phases, last), tuple(reads), workspace=D.maximum(count, 1) * 4)
         if source == stored == Access(contiguous(self.shape)):
             size = bits(self.line) // 8 * (2 if self.moved.pair else 1)
             first = copy_phase(count * size, (0, out))
@@ -412,36 +412,3 @@ def tensor_scatter(view: NodeView) -> Kernel | Reason:
     return NativeKernel(
         kernel.name, kernel.phases, reads, in_place=kernel.in_place, workspace=D.maximum(shape[0] * length * 8, 8)
     )
-
-
-# fills
-
-
-@arranges("EyeLike")
-def eye_arranged(view: NodeView) -> Arrangement:
-    """The input is not read; the output may have gaps."""
-    del view
-    return Arrangement(strided=True)
-
-
-@selects("EyeLike")
-def eye_like(view: NodeView) -> Kernel | Reason:
-    """Zeros, then ones along a diagonal."""
-    found = known(view.output(), "the output")
-    if isinstance(found, Reason):
-        return found
-    (rows, columns), dtype = found
-    shift = int(view.attr("k", 0))
-    access = view.output_access()
-    zero, one = (const(v if dtype in FLOATS else bool(v) if dtype == "bool" else v, dtype) for v in (0, 1))
-    down, right = max(-shift, 0), max(shift, 0)
-    length = D.maximum(D.minimum(rows - down, columns - right), 0)
-    diagonal = Access(
-        (access.strides[0] + access.strides[1],),
-        access.offset + down * access.strides[0] + right * access.strides[1],
-    )
-    phases = (
-        pointwise_phase(found[0], [], [(dtype, access)], [zero], (0,)),
-        pointwise_phase((length,), [], [(dtype, diagonal)], [one], (0,)),
-    )
-    return NativeKernel(f"eye {dtype}", phases, ())

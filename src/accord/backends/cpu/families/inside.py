@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from accord.backends.cpu.families.groups import MEMBERS, VIEWS, Group, Member, Term
+from accord.backends.cpu.families.group import MEMBERS, VIEWS, Group, Member, Term
 from accord.backends.cpu.families.space import Run, cut
 from accord.backends.cpu.families.table import known
 from accord.backends.view import NodeView

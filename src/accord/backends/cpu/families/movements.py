@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from accord.backends.cpu.families.sampling import sampled_pad
 from accord.backends.cpu.families.table import arranges, known, output_operands, selects
 from accord.backends.cpu.movement import integers_phase
 from accord.backends.cpu.pointwise import pointwise_phase
@@ -358,7 +359,7 @@ def pad(view: NodeView) -> Kernel | Reason:
     """Constant padding: fill, then copy the inside. Negative pads cut."""
     shape, out = view.tensor(0).shape, view.output().shape
     if view.attr("mode", "constant") != "constant":
-        return Reason("only constant padding is generated")
+        return sampled_pad(view)
     pads = view.tensor(1).elements()
     found = known(view.tensor(0), "the input")
     if isinstance(found, Reason):

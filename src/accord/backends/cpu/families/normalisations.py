@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accord.backends.cpu.families.elementwise import follow_largest
-from accord.backends.cpu.families.groups import Group, Term, member, wide
+from accord.backends.cpu.families.group import Group, Term, wide
+from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.reductions import mean_of
 from accord.backends.cpu.families.space import Run, cut, unify
-from accord.backends.cpu.families.table import arranges
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast, const
 from accord.expr.primitives import eq, select, sqrt
@@ -33,10 +32,9 @@ def _float_input(group: Group, view: NodeView) -> Term | Reason:
     return Reason(f"{view.node.op_type} is of floats, not of {x.dtype}")
 
 
-arranges(
-    *("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "MeanVarianceNormalization", "BatchNormalization"),
-    *("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization"),
-)(follow_largest)
+def _epsilon(view: NodeView) -> float:
+    """The attribute, which is an f32; so is its default."""
+    return float(np.float32(view.attr("epsilon", 1e-5)))
 
 
 @member("Softmax", "LogSoftmax", "Hardmax")
@@ -112,7 +110,7 @@ def layer_normalization(group: Group, view: NodeView) -> Reason | None:
         return axes
     # as exact as the operand, where the statistics may be narrower
     value = cast(x.expr, "f64") if "f64" in (stash, x.dtype) else x.expr
-    epsilon = const(float(view.attr("epsilon", 1e-5)), value.dtype)
+    epsilon = const(_epsilon(view), value.dtype)
     if view.node.op_type == "RMSNormalization":
         (total,) = group.reduce("add", (value * value,), runs)
         inverse = 1.0 / sqrt(mean_of(group, total, runs) + epsilon)
@@ -141,7 +139,7 @@ def statistics_normalization(group: Group, view: NodeView) -> Reason | None:
     if isinstance(x, Reason):
         return x
     op = view.node.op_type
-    epsilon = const(float(view.attr("epsilon", 1e-5)), x.expr.dtype)
+    epsilon = const(_epsilon(view), x.expr.dtype)
     if op == "MeanVarianceNormalization":
         axes = {view.axis(int(a), len(x.axes)) for a in view.attr("axes", (0, 2, 3))}
         _, deviation, variance = _moments(group, x.expr, [x.axes[a] for a in sorted(axes)])
@@ -175,7 +173,7 @@ def batch_normalization(group: Group, view: NodeView) -> Reason | None:
         return x
     if view.attr("training_mode", 0) or len(view.node.outputs) > 1 or view.opset < 14 or len(x.axes) < 2:
         return Reason("only inference, with channels")
-    epsilon = float(view.attr("epsilon", 1e-5))
+    epsilon = _epsilon(view)
     dtype = x.expr.dtype
     folded = _folded(group, view, epsilon, wide(x.dtype))
     if folded is not None:

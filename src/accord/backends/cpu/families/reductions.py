@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from accord.backends.cpu.families.groups import Group, Term, member
+from accord.backends.cpu.families.group import Group, Term
+from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.space import Run
-from accord.backends.cpu.families.table import arranges
-from accord.backends.protocol import Arrangement
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast, const
 from accord.expr.primitives import eq, select
 from accord.ir import dims as D
 from accord.ir.reason import Reason
-from accord.ir.strides import Order, order_of
 
 __all__ = ["arg_extreme", "cumulative", "global_pool", "mean_of", "reduction"]
 
@@ -104,25 +102,6 @@ def _left(x: Term, axes: Sequence[int], keep: bool) -> list[Run]:
     return [run for a, run in enumerate(x.axes) if a not in axes]
 
 
-@arranges(*_KINDS, "ArgMax", "ArgMin")
-def reduction_arranged(view: NodeView) -> Arrangement:
-    """What is left of the axes lies in the input's order."""
-    shape, out = view.tensor(0).shape, view.output().shape
-    if shape is None or out is None:
-        return Arrangement(strided=True)
-    order = order_of(shape, view.access(0))
-    if order is None or len(out) == len(shape):
-        return Arrangement(outputs=(order,), strided=True)
-    axes: list[int] | Reason = _axes(view, len(shape))
-    if view.node.op_type in ("ArgMax", "ArgMin"):
-        axes = [view.axis(int(view.attr("axis", 0)), len(shape))]
-    if isinstance(axes, Reason):
-        return Arrangement(strided=True)
-    left = [a for a in range(len(shape)) if a not in axes]
-    kept: Order = tuple(left.index(a) for a in order if a in left)
-    return Arrangement(outputs=(kept,), strided=True)
-
-
 @member("ArgMax", "ArgMin")
 def arg_extreme(group: Group, view: NodeView) -> Reason | None:
     """Where the first or last extreme element along an axis is."""
@@ -160,13 +139,6 @@ def cumulative(group: Group, view: NodeView) -> Reason | None:
     running = ("exclusive" if exclusive else "inclusive") + ("_back" if view.attr("reverse", 0) else "")
     value = cast(x.expr, "f64") if x.expr.dtype in FLOATS else x.expr
     return group.define(view, 0, group.reduce(kind, (value,), [run], running)[0], x.axes)
-
-
-@arranges("CumSum", "CumProd", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def like_input(view: NodeView) -> Arrangement:
-    """The output's axes lie in the input's order."""
-    shape = view.tensor(0).shape
-    return Arrangement(outputs=(None if shape is None else order_of(shape, view.access(0)),), strided=True)
 
 
 @member("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from accord.backends.cpu.depthwise import depthwise_phase
-from accord.backends.cpu.epilogue import epilogue_of
+from accord.backends.cpu.epilogue import RootView, epilogue_of
 from accord.backends.cpu.families.table import arranges, known, output_operands, selects
 from accord.backends.cpu.images import accumulator
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.lrn import lrn_phase
+from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.pools import Pooling, pool_phase
+from accord.backends.cpu.unpool import fold_phase, unpool_phase
 from accord.backends.cpu.windows import Axis
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel
 from accord.backends.view import NodeView
@@ -208,3 +212,75 @@ def _counted(view: NodeView, axes: Sequence[Axis]) -> list[tuple[DimLike, DimLik
             end = D.maximum((axis.out - 1) * axis.stride - axis.pad + (axis.kernel - 1) * axis.dilation + 1, end)
         bounds.append((axis.pad * -1, end))
     return bounds
+
+
+@selects("MaxUnpool")
+def max_unpool(view: NodeView) -> Kernel | Reason:
+    """Zeros, then each element where its index says."""
+    found = known(view.tensor(0), "the input")
+    if isinstance(found, Reason):
+        return found
+    x, dtype = found
+    out, rank = view.output().shape, len(x) - 2
+    if out is None or dtype == "bool" or isinstance(view, RootView):
+        return Reason("the rank is not known, or something follows that is computed with it")
+    if view.has(2) and view.tensor(2).elements() is None:
+        return Reason("the output's sizes are only known at run time")
+    kernel = [int(k) for k in view.attr("kernel_shape")]
+    strides = [int(s) for s in view.attr("strides") or (1,) * rank]
+    pads = [int(p) for p in view.attr("pads") or (0,) * 2 * rank]
+    inverse: list[DimLike] = [
+        (n - 1) * s - pads[a] - pads[rank + a] + k
+        for a, (n, s, k) in enumerate(zip(x[2:], strides, kernel, strict=True))
+    ]
+    target = view.output_access()
+    reads = (0, 1)
+    fill = pointwise_phase(out, [], [(dtype, target)], [const(0, dtype)], (2,))
+    accesses = (view.access(0), view.access(1), target)
+    put = unpool_phase(dtype, x, (*x[:2], *inverse), out, accesses, (0, 1, 2))
+    return NativeKernel(f"MaxUnpool {dtype}", (fill, put), reads)
+
+
+@selects("Col2Im")
+def col2im(view: NodeView) -> Kernel | Reason:
+    """Sums of the columns that hold a pixel."""
+    found = known(view.tensor(0), "the input")
+    image, block = view.tensor(1).elements(), view.tensor(2).elements()
+    if isinstance(found, Reason):
+        return found
+    (x, dtype), out = found, view.output().shape
+    if image is None or block is None or not D.is_known(block) or out is None:
+        return Reason("the image's or the blocks' sizes are only known at run time")
+    if dtype not in _FLOATS or isinstance(view, RootView):
+        return Reason("only floats, and nothing that is computed with them")
+    kernel = [int(k) for k in block]
+    rank = len(kernel)
+    axes = window_axes(view, image, image, kernel)
+    pads = [int(p) for p in view.attr("pads") or (0,) * 2 * rank]
+    placed = [
+        replace(a, out=D.floordiv(a.size + pads[k] + pads[rank + k] - ((a.kernel - 1) * a.dilation + 1), a.stride) + 1)
+        for k, a in enumerate(axes)
+    ]
+    phase = fold_phase(dtype, x[0], out[1], placed, (view.access(0), view.output_access()))
+    return NativeKernel(f"Col2Im {dtype}", (phase,), (0,), flops=D.product((*out, *kernel)))
+
+
+@arranges("LRN")
+def arrange_lrn(view: NodeView) -> Arrangement:
+    """Channels-last."""
+    return channels_last_arrangement(view)
+
+
+@selects("LRN")
+def lrn(view: NodeView) -> Kernel | Reason:
+    """Each element by a power of the mean square over neighbouring channels."""
+    found = known(view.tensor(0), "the input")
+    if isinstance(found, Reason):
+        return found
+    x, dtype = found
+    if dtype not in _FLOATS or len(x) < 3 or isinstance(view, RootView):
+        return Reason("only images of floats, and nothing that is computed with them")
+    size = int(view.attr("size"))
+    weights = (float(view.attr("alpha", 1e-4)), float(view.attr("beta", 0.75)), float(view.attr("bias", 1.0)))
+    phase = lrn_phase(x, size, weights, dtype, view.access(0), view.output_access())
+    return NativeKernel(f"LRN {dtype}", (phase,), (0,), flops=D.product((*x, 2 * size + 8)))

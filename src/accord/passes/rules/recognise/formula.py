@@ -127,7 +127,10 @@ class Reading:
             first = array.reshape(-1)[:1]
             if array.size > 1 and bool((array == first).all()):
                 array = first.reshape([1] * array.ndim)
-            return self.algebra.align(array.astype(np.float64), layout)
+            wide = array.astype(np.float64)
+            if not np.isfinite(wide).all():
+                raise UnfitError("a constant is not finite")
+            return self.algebra.align(wide, layout)
         if fact.data is not None and len(fact.data) == 1:
             return Term(self._sizes(fact.data[0]), (None,) * (fact.rank or 0))
         raise UnfitError(f"'{value.name if value is not None else '?'}' is not constant")

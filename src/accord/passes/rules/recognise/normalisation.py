@@ -168,7 +168,7 @@ def _emit(b: Builder, region: Region, context: RuleContext, found: _Found) -> ir
     dtype = context.tensor(x).dtype
     assert shape is not None and dtype is not None
     rank = len(shape)
-    axes = sorted(found.axes)
+    axes = _whole(found.axes, shape)
     vary = {i for c in (found.scale, found.bias) for i, d in enumerate(c.shape) if d != 1}
     spatial = rank >= 3 and axes == list(range(2, rank)) and found.centred
     sizes = [shape[a] for a in axes]
@@ -191,7 +191,7 @@ def _emit(b: Builder, region: Region, context: RuleContext, found: _Found) -> ir
         return Reason("RMSNormalization has no shift")
     scale = _constant(b, found.scale, axes, sizes, dtype)
     shift = _constant(b, found.bias, axes, sizes, dtype) if found.bias.any() else None
-    kept = [i for i in range(rank) if i not in found.axes]
+    kept = [i for i in range(rank) if i not in axes]
     perm = [*kept, *axes]
     moved = perm != list(range(rank))
     y = b(
@@ -203,6 +203,16 @@ def _emit(b: Builder, region: Region, context: RuleContext, found: _Found) -> ir
         epsilon=found.epsilon,
     )
     return b("Transpose", y, perm=[perm.index(i) for i in range(rank)]) if moved else y
+
+
+def _whole(axes: frozenset[int], shape: D.Shape) -> list[int]:
+    """The axes, without those of size 1, or with them where that makes them the last axes."""
+    rank = len(shape)
+    real = sorted(a for a in axes if shape[a] != 1)
+    if not real:
+        return sorted(axes)
+    last = list(range(real[0], rank))
+    return last if all(a in axes or shape[a] == 1 for a in last) else real
 
 
 def _constant(b: Builder, array: Floats, axes: list[int], sizes: Sequence[D.DimLike], dtype: ir.DataType) -> ir.Value:

@@ -57,6 +57,8 @@ class RecognisePRelu(Rule):
 
 def _slope(s: Sampled, rtol: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None:
     slope = np.asarray(-s.at(-1.0))
+    if not np.isfinite(slope).all():
+        return None
     x = s.x.reshape(-1, *[1] * slope.ndim)
     want = np.where(x < 0, slope * x, x)
     agrees = bool((np.abs(s.y - want) <= rtol * np.abs(want)).all()) and bool(np.isnan(s.special[0]).all())

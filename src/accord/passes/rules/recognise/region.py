@@ -69,6 +69,18 @@ def regions(
             (the others state shapes and the like); None: all inputs do.
         limit: Nodes of a region at most.
     """
+    # The rules that look at one node follow each other, and no patch comes between.
+    key = (root, id(through), limit)
+    last = context.scratch.get("regions")
+    if last is None or last[0] != key:
+        last = context.scratch["regions"] = (key, _regions(root, context, through, limit))
+    found: list[Region] = last[1]
+    return found
+
+
+def _regions(
+    root: ir.Value, context: RuleContext, through: Mapping[str, Sequence[int] | None], limit: int
+) -> list[Region]:
     taken: list[ir.Node] = []
     found: list[Region] = []
     frontier: dict[ir.Value, None] = {root: None}

@@ -1,0 +1,215 @@
+"""Standard operators that are written in others, and kernels of the tail, against the reference of the operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from accord.backends.reference.kernels import ReferenceKernel
+from accord.errors import AccordError
+from accord.runtime.model import Model
+from accord.runtime.pipeline import Options
+
+SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TRAINING = "ai.onnx.preview.training"
+seeds = st.integers(0, 2**32 - 1)
+
+
+def check(
+    op: str,
+    inputs: list[Any],
+    outputs: int = 1,
+    *,
+    opset: int = 24,
+    domain: str = "",
+    rtol: float = 1e-5,
+    symbolic: bool = False,
+    **attributes: Any,
+) -> Model:
+    """Compiled without the reference backend, the node gives what its own reference gives."""
+    names = ["" if x is None else f"i{k}" for k, x in enumerate(inputs)]
+    results = [f"o{k}" for k in range(outputs)]
+    proto = helper.make_node(op, names, results, domain=domain, **attributes)
+    given_ = {n: np.asarray(x) for n, x in zip(names, inputs, strict=True) if n}
+    declared = [
+        helper.make_tensor_value_info(
+            n,
+            helper.np_dtype_to_tensor_dtype(x.dtype),
+            [f"{n}_{a}" for a in range(x.ndim)] if symbolic else x.shape,
+        )
+        for n, x in given_.items()
+    ]
+    graph = helper.make_graph([proto], "one", declared, [onnx.ValueInfoProto(name=r) for r in results])
+    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    model = Model(helper.make_model(graph, opset_imports=imports, ir_version=13), Options(strict=True))
+    expected = ReferenceKernel(proto, 1 if domain else opset).run(
+        [None if x is None else np.asarray(x) for x in inputs]
+    )
+    for a, b in zip(model(given_), expected, strict=False):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=rtol, atol=rtol)
+    return model
+
+
+@SETTINGS
+@given(
+    st.sampled_from(["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"]),
+    st.lists(st.sampled_from([1, 2, 5]), max_size=2),
+    st.sampled_from(["none", "sum", "mean"]),
+    st.booleans(),
+    st.sampled_from([None, 0, -100, 3]),
+    st.sampled_from(["float32", "float64", "float16"]),
+    st.booleans(),
+    seeds,
+)
+def test_losses(op, more, reduction, weighted, ignore, dtype, symbolic, seed):
+    rng = np.random.default_rng(seed)
+    n, classes = 3, 4
+    scores = rng.standard_normal((n, classes, *more)).astype(dtype)
+    target = rng.integers(0, classes, (n, *more)).astype(rng.choice(["int32", "int64"]))
+    if ignore is not None:
+        target.reshape(-1)[rng.random(target.size) < 0.3] = ignore
+        target.reshape(-1)[0] = 1  # something must take part in the mean
+    inputs = [scores, target, *([rng.uniform(0.1, 2, classes).astype(dtype)] if weighted else [])]
+    attributes = {"reduction": reduction} | ({} if ignore is None else {"ignore_index": ignore})
+    outputs = 2 if op.startswith("Softmax") else 1
+    check(op, inputs, outputs, rtol=2e-3 if dtype == "float16" else 1e-5, symbolic=symbolic, **attributes)
+
+
+@pytest.mark.parametrize("target", [-1, 4])
+def test_a_target_that_is_no_class_is_refused(target):
+    scores = np.zeros((2, 4), np.float32)
+    model = check("NegativeLogLikelihoodLoss", [scores, np.array([0, 3])])
+    with pytest.raises(AccordError, match="outside"):
+        model({"i0": scores, "i1": np.array([0, target])})
+
+
+@pytest.mark.parametrize("tensors", [1, 3])
+@pytest.mark.parametrize("steps", [0, 5])
+@pytest.mark.parametrize(
+    ("op", "kinds", "attributes"),
+    [
+        ("Adagrad", 3, {"norm_coefficient": 0.01, "epsilon": 1e-4, "decay_factor": 0.1}),
+        (
+            "Adam",
+            4,
+            {"alpha": 0.9, "beta": 0.99, "epsilon": 1e-4, "norm_coefficient": 0.01, "norm_coefficient_post": 0.1},
+        ),
+        ("Momentum", 3, {"alpha": 0.9, "beta": 0.8, "norm_coefficient": 0.01, "mode": "standard"}),
+        ("Momentum", 3, {"alpha": 0.9, "beta": 0.8, "norm_coefficient": 0.0, "mode": "nesterov"}),
+    ],
+)
+def test_optimisers(op, kinds, attributes, steps, tensors):
+    rng = np.random.default_rng(steps)
+    inputs = [np.float32(0.1), np.int64(steps)]
+    inputs += [rng.uniform(0.1, 2, (2, k + 1)).astype(np.float32) for _ in range(kinds) for k in range(tensors)]
+    check(op, inputs, (kinds - 1) * tensors, domain=TRAINING, rtol=1e-4, **attributes)
+
+
+@SETTINGS
+@given(st.lists(st.sampled_from([1, 3, 8]), min_size=1, max_size=3), st.data(), seeds, st.booleans())
+def test_compress(shape, data, seed, symbolic):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape).astype(np.float32)
+    axis = data.draw(st.one_of(st.none(), st.integers(-len(shape), len(shape) - 1)))
+    room = x.size if axis is None else shape[axis]
+    condition = rng.random(data.draw(st.integers(0, room))) < 0.5
+    check("Compress", [x, condition], symbolic=symbolic, **({} if axis is None else {"axis": axis}))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("more", [(), (5,), (3, 4)])
+def test_batch_normalization_in_training(more, dtype):
+    rng = np.random.default_rng(1)
+    x = (rng.standard_normal((6, 3, *more)) * 2 + 1).astype(dtype)
+    channels = [rng.uniform(0.5, 2, 3).astype(dtype) for _ in range(4)]
+    check(
+        "BatchNormalization",
+        [x, *channels],
+        3,
+        training_mode=1,
+        momentum=0.7,
+        rtol=5e-3 if dtype == "float16" else 1e-4,
+    )
+
+
+@pytest.mark.parametrize("length", [1, 2, 7])
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("activation", ["none", "silu"])
+def test_causal_convolution(length, past, activation):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((2, 5, length)).astype(np.float32)
+    inputs = [x, rng.standard_normal((5, 1, 4)).astype(np.float32), rng.standard_normal(5).astype(np.float32)]
+    if past:
+        inputs.append(rng.standard_normal((2, 5, 3)).astype(np.float32))
+    check("CausalConvWithState", inputs, 2, opset=27, activation=activation)
+
+
+EQUATIONS = [
+    "ij,jk->ik",
+    "ij,jk->ki",
+    "bij,bjk->bik",
+    "bhid,bhjd->bhij",
+    "bhij,bhjd->bihd",
+    "ij,kj->",
+    "i,j->ij",
+    "i,i->",
+    "ij,ij->ij",
+    "ijk,ij->jk",
+    "abc,bcd->ad",
+    "abcd,cdef->abef",
+    "ij,jk,kl->il",
+    "ij,ik,il->jkl",
+    "...ij,...jk->...ik",
+    "b...i,b...i->b...",
+    "...ij->...ji",
+    "ij->",
+    "ij,j",
+    "ba,ab",
+    "ii",
+    "ii->i",
+    "bii->bi",
+    "...ii->...i",
+    "iij,jk->ik",
+    "iji,jj->i",
+]
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_einsum(equation, symbolic):
+    rng = np.random.default_rng(3)
+    sizes = {k: 2 + i % 3 for i, k in enumerate("abcdefhijkl")}
+    inputs = []
+    for term in equation.split("->")[0].split(","):
+        before, dots, after = term.partition("...")
+        shape = [*(sizes[k] for k in before), *((3, 2) if dots else ()), *(sizes[k] for k in after)]
+        inputs.append(rng.standard_normal(shape).astype(np.float32))
+    check("Einsum", inputs, equation=equation, symbolic=symbolic)
+
+
+def test_einsum_broadcasts_sizes_of_1():
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((1, 3, 4)).astype(np.float32), rng.standard_normal((5, 4, 1)).astype(np.float32)
+    check("Einsum", [a, b], equation="...ij,...jk->...ik")
+
+
+@SETTINGS
+@given(
+    st.lists(st.sampled_from([0, 1, 3]), max_size=2), st.integers(0, 9), st.sampled_from(["float32", "float64"]), seeds
+)
+def test_determinant(more, size, dtype, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-3, 4, (*more, size, size)).astype(dtype)
+    check("Det", [x], rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_binarizer(dtype):
+    check("Binarizer", [np.arange(-3, 4).astype(dtype)], domain="ai.onnx.ml", threshold=0.5)
