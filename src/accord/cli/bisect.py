@@ -138,8 +138,10 @@ def _report(v: Verdict) -> list[str]:
 def _cause(v: Verdict) -> list[str]:
     if v.fault == "patch":
         return ["the rule is at fault: with reference kernels the graph that it made is wrong as well"]
+    if v.fault == "normalise":
+        return ["the choice of branches for the sizes at hand is at fault: the graph is wrong with reference kernels"]
     before = []
-    if v.reference_agrees:
+    if v.reference_agrees and v.patch is not None:
         before.append("the rule is not at fault: with reference kernels the graph that it made is right")
     if v.step is None:
         before.append("no step alone is beyond the tolerance: errors of several steps add up")

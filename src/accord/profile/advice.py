@@ -152,7 +152,7 @@ def _bound_by_memory(p: Profile) -> Iterator[Advice]:
         if share < _HOT or efficiency is None or efficiency < _GOOD or s.limit in (None, "arithmetic"):
             continue
         neighbours = ", ".join(dict.fromkeys((*s.sources, *s.readers))) or "none in this plan"
-        kept = [f"{k.rule} left it alone: {k.reason}" for k in p.skipped if k.node == s.node and "fuse" in k.rule]
+        kept = [f"{k.rule} left it alone: {k.reason}" for k in p.skipped() if k.node == s.node and "fuse" in k.rule]
         why = f" {'; '.join(dict.fromkeys(kept))}." if kept else ""
         yield Advice(
             "memory-bound",

@@ -16,6 +16,8 @@ import onnx_ir as ir
 
 from accord.backends.discovery import backends_for
 from accord.errors import AccordError
+from accord.ir import dims as D
+from accord.ir.dims import Dim
 from accord.ir.infer import Analyzer
 from accord.passes.manager import AppliedPatch
 from accord.placement.placer import Placer
@@ -65,7 +67,8 @@ class Verdict:
     """What was found.
 
     Attributes:
-        fault: "none"; "patch" (its graph is wrong); "kernel" (the graph is right, a step is not); "memory" (a step's
+        fault: "none"; "patch" (its graph is wrong); "normalise" (the graph is wrong before any patch: the choice of
+            branches for the sizes at hand); "kernel" (the graph is right, a step is not); "memory" (a step's
             input was changed after it had been made); "rounding" (each step is within the tolerance, but not the
             result); "random" (the model draws random numbers, so results cannot be compared).
         patches: Of the whole compilation.
@@ -155,10 +158,14 @@ class _Search:
         self.names: list[str] = []
         self.expected: list[Any] = []
         self.trials: list[Trial] = []
+        self.env: Mapping[str, int] | None = None
 
     def verdict(self) -> Verdict:
         self.advance("reference")
         oracle = self._compile(replace(self.options, reference=True, strict=False, level=0))
+        plan = oracle.compiled.plan
+        values = match_inputs(plan, len(plan.inputs), (), self.inputs)
+        self.env = self._executor(plan, oracle.compiled).environment(values)
         self.names = [v.name or f"output{k}" for k, v in enumerate(oracle.compiled.model.graph.outputs)]
         self.expected = self._run(oracle.compiled.plan, oracle.compiled)
         self.advance("all patches")
@@ -189,16 +196,16 @@ class _Search:
         """What is at fault in a compilation whose last patch makes it wrong."""
         patch = made.compiled.log.patches[wrong - 1] if wrong else None
         verdict = Verdict("rounding", total, self.trials, patch)
+        self.advance("reference kernels")
+        verdict.reference_agrees = self._reference_agrees(made)
         if patch is not None:
-            self.advance("reference kernels")
-            verdict.reference_agrees = self._reference_agrees(made)
             self.advance(f"without {patch.rule}")
             disabled = (*self.options.disabled_rules, patch.rule)
             without = self._compile(replace(self.options, disabled_rules=disabled))
             outputs = self._run(without.compiled.plan, without.compiled)
             verdict.without = Trial(len(without.compiled.log.patches), self._worst(outputs))
         if verdict.reference_agrees is False:
-            verdict.fault = "patch"
+            verdict.fault = "patch" if patch is not None else "normalise"
             return verdict
         self.advance("steps")
         checker = self._check_steps(made)
@@ -218,8 +225,14 @@ class _Search:
             if analyzer is not None:
                 analyzers.append(analyzer)
 
-        compiled = compile_model(self.source, options, on_stage=note)
+        decide = None if self.env is None else self._decide
+        compiled = compile_model(self.source, options, on_stage=note, decide=decide)
         return _Made(compiled, analyzers[-1])
+
+    def _decide(self, condition: Dim) -> bool:
+        """Branches are chosen as :class:`~accord.runtime.model.Model` does for these inputs."""
+        assert self.env is not None
+        return bool(D.evaluate(condition, self.env))
 
     def _at(self, patches: int) -> _Made:
         return self._compile(replace(self.options, stop_after=patches))

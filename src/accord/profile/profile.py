@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import accord
@@ -15,7 +15,6 @@ from accord.plan.plan import Storage
 from accord.profile.measured import Measured, measured
 from accord.profile.peaks import Peaks, peaks
 from accord.profile.steps import StepRecord, live_bytes, records, slot_bytes, walk, with_single
-from accord.runtime.inputs import match_inputs
 from accord.runtime.observed import observe
 from accord.runtime.watch import Collector, watched
 
@@ -81,7 +80,8 @@ class Profile:
         memory: Of the outermost plan.
         peaks: What the machine can do on so many threads; None for a device that cannot be measured.
         timeline: What happened when in one run, the one whose time is in the middle.
-        skipped: Rewrites that looked at a node and did not happen.
+        skipped: Gives the rewrites that looked at a node and did not happen; a model that was found on disk is compiled
+            for it.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Profile:
     memory: Memory
     peaks: Peaks | None
     timeline: tuple[Happening, ...]
-    skipped: Sequence[SkippedRule] = field(default_factory=tuple)
+    skipped: Callable[[], Sequence[SkippedRule]] = tuple
 
     @property
     def in_steps(self) -> float:
@@ -216,12 +216,12 @@ def profile(
         InputError: the inputs do not fit the model.
         ExecutionError: a kernel failed.
     """
-    plan = model.plan
-    values = match_inputs(plan, len(plan.inputs), (), inputs)
+    executor, values = model.executor_for(inputs)
+    plan = executor.plan
     advance("runs")
-    many = measured(model.executor, values, runs)
+    many = measured(executor, values, runs)
     advance("runs on one thread")
-    one = measured(model.executor, values, runs, threads=1) if plan.threads > 1 else None
+    one = measured(executor, values, runs, threads=1) if plan.threads > 1 else None
     advance("the machine")
     at = device_peaks(model, again=again)
     found = records(many.executor, many.watched, at)
@@ -251,7 +251,7 @@ def profile(
         memory=_memory(many),
         peaks=at,
         timeline=tuple(sorted(timeline, key=lambda h: (h.start, -h.duration))),
-        skipped=tuple(model.compiled.log.skipped),
+        skipped=lambda: model.compiled.log.skipped,
     )
 
 
@@ -271,12 +271,11 @@ def roofline(model: Model, inputs: Mapping[str, Any], seconds: float) -> dict[st
     at = device_peaks(model)
     if at is None:
         return None
-    plan = model.plan
-    values = match_inputs(plan, len(plan.inputs), (), inputs)
+    executor, values = model.executor_for(inputs)
     collector = Collector(observe)
     with watched(collector):
-        model.executor.run(values)
-    steps = records(model.executor, collector.runs, at).values()
+        executor.run(values)
+    steps = records(executor, collector.runs, at).values()
     operations = sum(s.operations or 0 for s in steps)
     bounds = [s.bound for s in steps if s.bound is not None]
     return {

@@ -214,10 +214,14 @@ class Model:
             self._variants = [made, *self._variants[: MAX_VARIANTS - 1]]
             return made
 
-    @property
-    def executor(self) -> Executor:
-        """What runs the plan, for tools that watch it."""
-        return self._executor
+    def executor_for(self, inputs: Mapping[str, Any]) -> tuple[Executor, list[Any]]:
+        """What runs for these inputs, and the inputs as it takes them; for tools that watch runs.
+
+        Raises:
+            InputError: as for a call.
+        """
+        values = self._match((), inputs)
+        return self._executor_for(values), values
 
     @property
     def compiled(self) -> Compiled:
