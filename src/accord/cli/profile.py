@@ -37,6 +37,10 @@ __all__ = ["command"]
 #: Columns of the chart of the arena's use.
 _BARS = "▁▂▃▄▅▆▇█"
 _CHART = 60
+#: Operators in the table of totals.
+_KINDS = 10
+#: Seconds of a run below which steps are shown in microseconds.
+_SHORT = 2e-3
 
 
 @click.command(
@@ -108,7 +112,7 @@ def command(
         if measured.peaks is not None:
             _draw_peaks(console, measured.peaks)
         _draw_steps(console, measured, top)
-        _draw_totals(console, data["by_operator"])
+        _draw_totals(console, measured, data["by_operator"])
         _draw_memory(console, measured)
         line(console, "Advice", style="bold")
         for advice in data["advice"]:
@@ -181,7 +185,7 @@ def _draw_steps(console: Console, p: Profile, top: int) -> None:
         "node",
         "operators",
         "kernel",
-        ">ms",
+        f">{_unit(p)[0]}",
         ">share",
         ">MB",
         ">MFLOP",
@@ -203,7 +207,7 @@ def _cells(p: Profile, s: StepRecord) -> tuple[str, ...]:
         name,
         s.op,
         f"{s.kernel} ({s.backend})" if s.fallback else s.kernel,
-        f"{s.median * 1e3:.3f}",
+        _duration(p, s.median),
         f"{p.share(s.median):.1%}",
         _number(s.nbytes / 1e6 if s.bound is not None else None),
         _number(None if s.operations is None else s.operations / 1e6),
@@ -214,13 +218,22 @@ def _cells(p: Profile, s: StepRecord) -> tuple[str, ...]:
     )
 
 
+def _unit(p: Profile) -> tuple[str, float]:
+    """The unit of all durations in a table, so that they can be compared at a glance; and how many are a second."""
+    return ("µs", 1e6) if p.total < _SHORT else ("ms", 1e3)
+
+
+def _duration(p: Profile, seconds: float) -> str:
+    return f"{seconds * _unit(p)[1]:.3f}"
+
+
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
-def _draw_totals(console: Console, totals: list[dict[str, Any]]) -> None:
-    rows = [(t["name"], t["steps"], f"{t['seconds'] * 1e3:.3f}", f"{t['share']:.1%}") for t in totals[:10]]
-    table(console, "By operator", ("operators", ">steps", ">ms", ">share"), rows)
+def _draw_totals(console: Console, p: Profile, totals: list[dict[str, Any]]) -> None:
+    rows = [(t["name"], t["steps"], _duration(p, t["seconds"]), f"{t['share']:.1%}") for t in totals[:_KINDS]]
+    table(console, "By operator", ("operators", ">steps", f">{_unit(p)[0]}", ">share"), rows)
 
 
 def _draw_memory(console: Console, p: Profile) -> None:

@@ -29,7 +29,10 @@ _MANY: Final = 0.20
 _SLOW, _GOOD = 0.5, 0.7
 #: Shorter steps are mostly start and end.
 _TINY: Final = 2e-6
-#: Times a run that are worth nothing against this.
+#: Share of the run outside its steps.
+_OUTSIDE: Final = 0.15
+_MICROSECOND: Final = 1e-6
+#: Times of a run that are worth no word.
 _NEGLIGIBLE: Final = 20e-6
 #: Speed-up for each further thread below which threads are not worth their cores.
 _SCALES: Final = 0.3
@@ -207,7 +210,7 @@ def _tiny(p: Profile) -> Iterator[Advice]:
 def _outside(p: Profile) -> Iterator[Advice]:
     """Time between steps, and around them."""
     share = p.share(p.outside)
-    if share < 0.15 or p.outside < _NEGLIGIBLE:
+    if share < _OUTSIDE or p.outside < 5 * _MICROSECOND:
         return
     python = [s for s in p.steps if s.fallback or s.late or s.bound is None]
     among = f", and between the {_counted(len(python), 'step')} that Python starts" if python else ""
