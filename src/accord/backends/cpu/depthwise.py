@@ -228,6 +228,8 @@ class _Writer(WindowWriter):
         else:
             here = str(count) if lanes.count is None else b.mul(b.op(f"udiv i64 {lanes.count}, {outputs}"), inputs)
             x = printer.load_masked(dtype, address, here)
+        if padded == 1:  # one input for the whole vector
+            return [lanes.cast(dtype, self.acc, printer.splat(dtype, x, width))]
         type_ = f"<{padded} x {scalar(dtype)}>"
         found = []
         for i in range(inputs):
