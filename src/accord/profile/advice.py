@@ -38,6 +38,8 @@ _NEGLIGIBLE: Final = 20e-6
 _SCALES: Final = 0.3
 #: The middle run is this many times as long as the least: something else was running.
 _DISTURBED: Final = 1.3
+#: Vectors that are filled no further than this explain a slow product.
+_FILLED: Final = 0.75
 #: Nodes named as examples.
 _EXAMPLES: Final = 3
 _CONTRACTIONS: Final = frozenset({"Conv", "MatMul", "Gemm"})
@@ -129,7 +131,7 @@ def _causes(p: Profile, s: StepRecord) -> Iterator[tuple[str, str]]:
         rows, columns, depth = shape
         width = machine().width(64 if s.dtype == "f64" else 32)
         lanes = math.ceil(columns / width) * width
-        if columns < 0.75 * lanes:
+        if columns <= _FILLED * lanes:
             yield (
                 f"its {columns} output channels fill {columns} of {lanes} lanes of the vectors",
                 f"Channels in multiples of {width} use them all.",
