@@ -22,6 +22,13 @@ def test_alone(tmp_path: Path) -> None:
     assert set(model["summary"]) == {"accord"}
     assert 0 < model["summary"]["accord"]["min"] <= model["summary"]["accord"]["median"]
     assert found["geometric_means"] == {}
+    roofline = model["roofline"]
+    assert roofline["operations"] >= 2 * 4 * 8 * 8 * 3
+    assert roofline["flops_per_second"] == pytest.approx(roofline["operations"] / model["summary"]["accord"]["median"])
+    assert 0 < roofline["peak"] <= roofline["roofline"]
+    text = call("bench", write(tmp_path), *SHAPE, "--runs", "3").stdout
+    assert "of this machine's peak; " in text
+    assert " of its roofline" in text
 
 
 def test_against_onnxruntime(tmp_path: Path) -> None:

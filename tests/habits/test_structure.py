@@ -25,6 +25,7 @@ ROOMS = [
     ["placement"],
     ["plan"],
     ["runtime"],
+    ["profile"],
     ["onnx_backend", "demo"],
     ["cli"],
     ["__main__"],

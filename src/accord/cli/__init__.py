@@ -16,6 +16,8 @@ VERBS = {
     "run": "accord.cli.run",
     "explain": "accord.cli.explain",
     "bench": "accord.cli.bench",
+    "profile": "accord.cli.profile",
+    "bisect": "accord.cli.bisect",
     "conformance": "accord.cli.conformance",
     "op": "accord.cli.op",
     "demo": "accord.cli.demo",

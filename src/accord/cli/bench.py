@@ -134,6 +134,7 @@ def _measure(
     from accord.cli.feeds import make_feed, sizable
     from accord.cli.peers import one_line, peer
     from accord.errors import BackendError
+    from accord.profile.profile import roofline
 
     model = choices.compile(path, screen)
     names = sizable(model)
@@ -167,6 +168,7 @@ def _measure(
         "assumed": feed.assumed,
         "names": names,
         "summary": summary,
+        "roofline": roofline(model, inputs, summary[_OWN]["median"]),
         "ratios": {name: s["median"] / summary[_OWN]["median"] for name, s in summary.items() if name != _OWN},
         "differences": differences,
         "failures": failures,
@@ -245,6 +247,8 @@ def _drawn(data: Mapping[str, Any]) -> Any:
         title = f"{data['runs']} runs, threads: {data['threads']}"
         table(console, title, ("model", "runtime", ">median", ">p95", ">ratio", "outputs"), rows)
         for result in data["models"]:
+            if result["roofline"] is not None:
+                line(console, f"{Path(result['model']).name}: {_roofline_text(result['roofline'])}")
             for name, size in result["assumed"].items():
                 line(console, f"{Path(result['model']).name}: size '{name}' = {size} assumed")
             for text in result["failures"].values():
@@ -255,3 +259,8 @@ def _drawn(data: Mapping[str, Any]) -> Any:
             line(console, f"geometric mean of the ratios, {name} to Accord: {mean:.2f}")
 
     return draw
+
+
+def _roofline_text(found: Mapping[str, float]) -> str:
+    rate = f"{found['operations'] / 1e9:.3g} GFLOP at {found['flops_per_second'] / 1e9:.3g} GFLOP/s"
+    return f"{rate}, {found['peak']:.0%} of this machine's peak; {found['roofline']:.0%} of its roofline"

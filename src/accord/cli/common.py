@@ -241,18 +241,21 @@ class Choices:
         Args:
             source: Path or bytes.
             screen: For progress.
-            hooks: ``on_stage``: called after each stage.
+            hooks: ``on_stage``: called after each stage. Without it, the model is what :func:`accord.load` gives: found
+                on disk where it was compiled before, and compiled for sizes that are likely.
         """
         from accord.runtime.model import Model
         from accord.runtime.pipeline import STAGES
 
         on_stage = hooks.get("on_stage")
         name = Path(source).name if isinstance(source, (str, Path)) else "model"
+        if on_stage is None:
+            with screen.progress(f"compiling {name}"):
+                return Model(source, self.options())
         with screen.progress(f"compiling {name}", len(STAGES) + 1) as advance:
 
             def done(stage: str, model: Any, analyzer: Any) -> None:
-                if on_stage is not None:
-                    on_stage(stage, model, analyzer)
+                on_stage(stage, model, analyzer)
                 advance(stage)
 
             return Model(source, self.options(), on_stage=done)
@@ -318,9 +321,9 @@ def model_argument(function: F) -> F:
 # words
 
 
-def plural(count: int, noun: str) -> str:
-    """'1 node', '2 nodes'."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """'1 node', '2 nodes'; '2 patches' where the plural is given."""
+    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 
 def size_text(nbytes: float) -> str:

@@ -15,14 +15,23 @@ from accord.contract.contract import Attribute, Contract, Execution, Parameter, 
 from accord.errors import ContractError, UnknownOperatorError
 from accord.ir.infer import RANDOM
 
-__all__ = ["all_contracts", "contract_for", "provide", "register", "unregister", "user_contract", "user_contracts"]
+__all__ = [
+    "TOLERANCE",
+    "all_contracts",
+    "contract_for",
+    "provide",
+    "register",
+    "unregister",
+    "user_contract",
+    "user_contracts",
+]
 
 _LOCK = threading.Lock()
 _USER: dict[tuple[str, str], list[Contract]] = {}
 _SOURCES: list[Callable[[], Mapping[tuple[str, str], Semantic]]] = []
 
 #: Against a float64 reference, by storage dtype.
-_TOLERANCE = {
+TOLERANCE = {
     "float64": Tolerance(1e-7, 1e-9),
     "float32": Tolerance(1e-3, 1e-5),
     "float16": Tolerance(1e-2, 1e-3),
@@ -156,7 +165,7 @@ def _schema_contract(schema: Any) -> Contract:
             attributes={
                 a.name: Attribute(a.name, a.type.name, a.required, _default(a)) for a in schema.attributes.values()
             },
-            tolerance=_TOLERANCE,
+            tolerance=TOLERANCE,
             deterministic=deterministic,
             doc=schema.doc or "",
         ),

@@ -20,8 +20,9 @@ from accord.ir.compute import content_symbol
 from accord.plan.plan import Plan, Slot, Step, Storage
 from accord.plan.types import TensorType
 from accord.runtime import control
-from accord.runtime.frame import Arena, Frame, disagreement, order_for
+from accord.runtime.frame import Arena, Frame, Segment, disagreement, order_for
 from accord.runtime.growth import refuse_growth
+from accord.runtime.watch import WATCH, Running
 
 __all__ = ["Executor"]
 
@@ -38,10 +39,12 @@ class Executor:
         plan: The plan.
         backends: By name.
         device: The backend that makes output arrays.
+        stepwise: Each step is a segment of its own, so that a watch sees what it read and what it made.
     """
 
-    def __init__(self, plan: Plan, backends: Mapping[str, Backend], device: Backend) -> None:
+    def __init__(self, plan: Plan, backends: Mapping[str, Backend], device: Backend, *, stepwise: bool = False) -> None:
         self.plan = plan
+        self.stepwise = stepwise
         self.backends = backends
         self.device = device
         self._lock = threading.Lock()
@@ -66,7 +69,7 @@ class Executor:
             if self._owners.get(plan.slots[i].root) == i and (dtype := plan.slots[i].dtype) is not None
         ]
         self.children: dict[tuple[int, str], Executor] = {
-            (i, body.name): Executor(body.plan, backends, device)
+            (i, body.name): Executor(body.plan, backends, device, stepwise=stepwise)
             for i, step in enumerate(plan.steps)
             for body in step.bodies
         }
@@ -232,7 +235,7 @@ class Executor:
             arena = self._arenas.pop() if self._arenas else Arena()
         if frame is None:
             self.prepare()
-            frame = Frame(self.plan, key, self._order, self.backends)
+            frame = Frame(self.plan, key, self._order, self.backends, stepwise=self.stepwise)
         if attach:
             frame.attach(arena)
         return frame, arena
@@ -265,7 +268,11 @@ class Executor:
         for i, value in zip(plan.inputs, inputs, strict=True):
             values[i] = value
         frame.bind_caller(arrays)
-        for segment in frame.segments:
+        watch = WATCH.get()
+        if watch is not None:
+            watch.run(Running(self, frame, arena, env, arrays))
+            return [self._result(i, values, arrays) for i in plan.outputs]
+        for segment in frame.segments:  # as run_segment, without a call for each
             if isinstance(segment, int):
                 self._python_step(segment, plan.steps[segment], values, env, arena)
             else:
@@ -274,6 +281,23 @@ class Executor:
                 if failed >= 0:
                     raise self._refused(steps[failed])
         return [self._result(i, values, arrays) for i in plan.outputs]
+
+    def run_segment(
+        self,
+        segment: Segment,
+        frame: Frame,
+        arena: Arena,
+        env: dict[str, int],
+        seconds: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        """Run one segment of a frame; ``seconds`` receives the time of each phase of a native one."""
+        if isinstance(segment, int):
+            self._python_step(segment, self.plan.steps[segment], frame.values, env, arena)
+            return
+        program, steps = segment
+        failed = program.run() if seconds is None else program.run_timed(seconds)
+        if failed >= 0:
+            raise self._refused(steps[failed])
 
     def _result(self, i: int, values: list[Any], arrays: Mapping[int, Any]) -> Any:
         root = self.plan.slots[i].root

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,10 @@ from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, arrange
 from accord.plan.plan import Plan, Step, Storage
 from accord.runtime.growth import HOST_SCRATCH
 
-__all__ = ["Arena", "Frame", "arena_blocks", "disagreement", "order_for"]
+__all__ = ["Arena", "Frame", "Segment", "arena_blocks", "disagreement", "order_for"]
+
+#: A program and the step of each of its phases, or the index of a step that Python runs.
+Segment: TypeAlias = "tuple[Program, list[int]] | int"
 
 #: NumPy refuses shapes whose product of sizes, leaving out those that are 0, is not far below 2^63.
 _MAX_ELEMENTS = 1 << 56
@@ -72,7 +75,7 @@ class Frame:
         key: The symbols' values.
         shapes: Shape of each static slot.
         arena_bytes: Arena that a run needs.
-        segments: In order: a program and the step of each of its phases, or the index of a step that Python runs.
+        segments: In order.
         values: For each slot the array (or other value) that Python steps see.
     """
 
@@ -82,8 +85,11 @@ class Frame:
         key: tuple[int, ...],
         order: Callable[[Mapping[int, int]], ArenaOrder],
         backends: Mapping[str, Backend],
+        *,
+        stepwise: bool = False,
     ) -> None:
         self.plan = plan
+        self._stepwise = stepwise
         self.key = key
         try:
             broken = plan.broken(key)
@@ -108,7 +114,7 @@ class Frame:
         self._base = 0
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
         self._table = np.zeros(0, np.int64)
-        self.segments: list[tuple[Program, list[int]] | int] = []
+        self.segments: list[Segment] = []
         self._lay_out(sizes.steps, backends)
         python_slots = self._python_slots()
         self._arena_views = [
@@ -213,7 +219,7 @@ class Frame:
             if step.workspace >= 0:
                 slots.append(step.workspace)
             last = runs[-1] if runs else None
-            if not isinstance(last, _Run) or last.backend != step.placement.backend:
+            if not isinstance(last, _Run) or last.backend != step.placement.backend or self._stepwise:
                 last = _Run(step.placement.backend)
                 runs.append(last)
             for phase, launch in zip(kernel.phases, kernel.launches(step_sizes[index]), strict=True):
@@ -286,6 +292,18 @@ class Frame:
         if source.dtype != dtype:  # computed in place as another type of the same size
             source = source.reshape(-1).view(dtype)
         return source if source.shape == self.shapes[i] else source.reshape(self.shapes[i])
+
+    def read(self, i: int, arena: Arena, arrays: Mapping[int, Any]) -> Any:
+        """What slot ``i`` holds at this moment of a run with the caller's ``arrays``: an array on its memory."""
+        slot = self.plan.slots[i]
+        if slot.storage is Storage.LATE or i not in self.shapes:
+            return self.values[i]
+        if slot.storage is Storage.ARENA:
+            return self._part(i, arena.buffer, self._bases[slot.root])
+        if slot.storage is Storage.CONSTANT:
+            return self._part(i, self.values[slot.root])
+        source = arrays.get(slot.root)
+        return None if source is None else self._part(i, source)
 
     def release(self) -> None:
         """Forget the caller's arrays and what was made while running, so that a pooled frame keeps none alive."""

@@ -214,6 +214,15 @@ class Model:
             self._variants = [made, *self._variants[: MAX_VARIANTS - 1]]
             return made
 
+    def executor_for(self, inputs: Mapping[str, Any]) -> tuple[Executor, list[Any]]:
+        """What runs for these inputs, and the inputs as it takes them; for tools that watch runs.
+
+        Raises:
+            InputError: as for a call.
+        """
+        values = self._match((), inputs)
+        return self._executor_for(values), values
+
     @property
     def compiled(self) -> Compiled:
         """Graph, plan, patches and reasons, for ``explain``; compiled now if the plan was found on disk."""

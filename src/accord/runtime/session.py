@@ -6,16 +6,11 @@ a size on which two inputs do not agree) is an error here, of the types in :mod:
 
 from __future__ import annotations
 
-import json
-import os
-import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
-from pathlib import Path
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +25,7 @@ from accord.runtime.options import Options
 from accord.runtime.ort_value import OrtValue
 from accord.runtime.providers import LOGGER, resolve_providers
 from accord.runtime.session_options import RunOptions, SessionOptions
+from accord.runtime.session_profile import SessionProfile
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -70,7 +66,6 @@ class InferenceSession:
     ) -> None:
         if sess_options is not None and not isinstance(sess_options, SessionOptions):
             raise InputError("wrong 'sess_options'", expected="SessionOptions", found=type(sess_options).__name__)
-        self._start = time.time_ns()
         self._source = path_or_bytes
         self._options = sess_options if sess_options is not None else SessionOptions()
         self._disabled = _known_rules(kwargs.pop("disabled_optimizers", None) or ())
@@ -79,7 +74,7 @@ class InferenceSession:
         if kwargs:
             warnings.warn(f"InferenceSession ignores {', '.join(sorted(kwargs))}", stacklevel=2)
         self._pool: ThreadPoolExecutor | None = None
-        self._events: list[dict[str, Any]] | None = [] if self._options.enable_profiling else None
+        self._profile = SessionProfile() if self._options.enable_profiling else None
         if providers is None and self._options.has_providers():
             providers = list(self._options.providers)
         self._compile(providers, provider_options)
@@ -111,7 +106,7 @@ class InferenceSession:
             strict=options.strict,
             threads=options.intra_op_num_threads or None,
         )
-        with self._timed("session_initialization", "Session"):
+        with self._profile.timed("session_initialization") if self._profile is not None else nullcontext():
             model = Model(source, pipeline, on_stage=on_stage)
         self._providers, self._interface, self._model = chosen, model.interface, model
         self._positions = {a.name: i for i, a in enumerate(model.interface.outputs)}
@@ -291,17 +286,17 @@ class InferenceSession:
     ) -> Sequence[Any]:
         if run_options is not None and run_options.terminate:
             raise ExecutionError("the run was terminated", remedy="Set RunOptions.terminate to False.")
-        with self._timed("model_run", "Session"):
+        profile = self._profile
+        if profile is None:
+            return self._model.run_into(feed, into) if into else self._model(feed)
+        with profile.timed("model_run"), profile.nodes(next(iter(self._providers))):
             return self._model.run_into(feed, into) if into else self._model(feed)
 
     # profiling
 
-    def _timed(self, name: str, category: str) -> _Timer:
-        return _Timer(self._events, self._start, name, category)
-
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began, in nanoseconds since 1970; 0 if it is off."""
-        return 0 if self._events is None else self._start
+        return 0 if self._profile is None else self._profile.start
 
     def end_profiling(self) -> str:
         """Stop profiling and write the events as a Chrome trace.
@@ -312,54 +307,8 @@ class InferenceSession:
         Raises:
             AccordError: the file cannot be written.
         """
-        if self._events is None:
-            return ""
-        events, self._events = self._events, None
-        stages = self._model.seconds
-        start = next((e["ts"] for e in events if e["name"] == "session_initialization"), 0)
-        for stage, seconds in stages.items():
-            duration = round(seconds * 1e6)
-            events.append(_event(f"stage_{stage}", "Session", start, duration))
-            start += duration
-        stamp = datetime.fromtimestamp(self._start / 1e9).strftime("%Y-%m-%d_%H-%M-%S_%f")
-        path = Path(f"{self._options.profile_file_prefix.rstrip('_')}_{stamp}.json")
-        try:
-            path.write_text(json.dumps(sorted(events, key=lambda e: int(e["ts"]))), encoding="utf-8")
-        except OSError as error:
-            raise AccordError(f"cannot write the profile '{path}': {error.strerror}") from error
-        return str(path)
-
-
-class _Timer:
-    """Appends one event to a list, if there is a list."""
-
-    def __init__(self, events: list[dict[str, Any]] | None, start: int, name: str, category: str) -> None:
-        self._events = events
-        self._start = start
-        self._name = name
-        self._category = category
-
-    def __enter__(self) -> None:
-        self._began = time.time_ns() if self._events is not None else 0
-
-    def __exit__(self, *_: object) -> None:
-        if self._events is not None:
-            duration = (time.time_ns() - self._began) // 1000
-            self._events.append(_event(self._name, self._category, (self._began - self._start) // 1000, duration))
-
-
-def _event(name: str, category: str, start: int, duration: int) -> dict[str, Any]:
-    """A complete event of the Chrome trace format; times in microseconds."""
-    return {
-        "cat": category,
-        "pid": os.getpid(),
-        "tid": threading.get_native_id(),
-        "dur": duration,
-        "ts": start,
-        "ph": "X",
-        "name": name,
-        "args": {},
-    }
+        profile, self._profile = self._profile, None
+        return "" if profile is None else profile.write(self._options.profile_file_prefix, self._model.seconds)
 
 
 def _feed(feed: Any) -> dict[str, Any]:

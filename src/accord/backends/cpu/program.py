@@ -50,10 +50,7 @@ class CpuProgram(Program):
     def run(self) -> int:
         """Run all phases; the number of the first that set its refusal word, else -1."""
         if self._trials:
-            np.minimum(self._best, self._walk_timed(), out=self._best)
-            self._trials -= 1
-            if not self._trials:
-                self._settle()
+            self._try()
         else:
             p = pool()
             if self._threads > 1:
@@ -67,8 +64,17 @@ class CpuProgram(Program):
         Args:
             seconds: Receives one float64 for each phase.
         """
-        np.multiply(self._walk_timed(), 1e-9, out=seconds)
+        np.multiply(self._try() if self._trials else self._walk_timed(), 1e-9, out=seconds)
         return self._refusal() if self._checked else -1
+
+    def _try(self) -> Array:
+        """One of the first runs; the nanoseconds of each phase."""
+        times = self._walk_timed()
+        np.minimum(self._best, times, out=self._best)
+        self._trials -= 1
+        if not self._trials:
+            self._settle()
+        return times
 
     def _walk_timed(self) -> Array:
         """Run all phases; the nanoseconds of each."""
