@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import platform
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +35,6 @@ __all__ = ["command"]
 
 #: Peers may differ by rounding; a deeper network rounds more often than one operator.
 _RTOL, _ATOL = 1e-2, 1e-3
-_WARM_UP = 3
 _OWN = "accord"
 
 
@@ -69,8 +66,8 @@ def command(
 ) -> None:
     """Time MODELS on random inputs.
 
-    All runtimes get the same inputs and number of threads; their outputs are compared first; their runs alternate, so
-    that what else the machine does meets all of them. A ratio above 1 means that Accord is faster.
+    All runtimes get the same inputs and number of threads; their outputs are compared first; they take turns, so that
+    what else the machine does meets all of them. A ratio above 1 means that Accord is faster.
     """
     from accord.runtime.options import thread_count
 
@@ -190,26 +187,15 @@ def _difference(expected: Sequence[Any], actual: Sequence[Any]) -> str:
 def _times(
     screen: Screen, label: str, runners: Mapping[str, Runner], feed: Mapping[str, Any], runs: int
 ) -> dict[str, list[float]]:
-    """Seconds of each run; the runtimes take turns, each turn begins with another one."""
-    for runner in runners.values():
-        for _ in range(_WARM_UP):
-            runner(feed)
-    order = list(runners.items())
-    seconds: dict[str, list[float]] = {name: [] for name in runners}
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with screen.progress(f"measuring {label}", runs) as advance:
-            for i in range(runs):
-                start = i % len(order)
-                for name, runner in order[start:] + order[:start]:
-                    began = time.perf_counter_ns()
-                    runner(feed)
-                    seconds[name].append((time.perf_counter_ns() - began) / 1e9)
+    """Seconds of each run."""
+    from accord.cli.peers import take_turns
+
+    seconds: dict[str, list[float]] = {}
+    done = 0
+    with screen.progress(f"measuring {label}", runs) as advance:
+        for seconds in take_turns(runners, feed, runs):
+            for _ in range(done, done := min(map(len, seconds.values()))):
                 advance("")
-    finally:
-        if collecting:
-            gc.enable()
     return seconds
 
 
