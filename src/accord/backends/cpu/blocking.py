@@ -35,10 +35,11 @@ PACK_ROWS: Final = 8
 #: Rows of a block at most; of an image that is staged, unless a line has more.
 _MOST_BLOCK: Final = 128
 _MOST_STAGED: Final = 512
-#: Work of a task, in arithmetic operations: 30 microseconds and more. A byte of B from memory counts like 16.
-_TASK: Final = 6_000_000
+#: Work of a task, in arithmetic operations: 5 microseconds and more. A byte of B from memory counts like 16.
+_TASK: Final = 1_000_000
 _BYTE: Final = 16
-#: Tasks that are wanted where there is work for them, by splitting columns.
+#: Tasks that are wanted where there is work for them: by smaller blocks of rows, which leaves the rows of one kernel's
+#: output in the caches of the core that reads them in the next one, or by splitting columns.
 _TASKS: Final = 8
 #: Bytes of sums of several chunks that are kept apart.
 _PARTS: Final = 256 << 10
@@ -229,13 +230,18 @@ def cut(p: Problem) -> Blocks:
     chunk = max(c.length for c in p.chunks)
     pitch = _pitch(chunk, p.dtype) if p.stage is None else p.stage.line
     panels = -(-p.n // p.wide)
+    right = p.k * p.n * size
+    wanted = 1
+    if not p.packs and right <= machine().l2 // 2:
+        wanted = min(-(-_TASKS // p.groups), 2 * p.m * p.n * p.k // _TASK)
     if p.stage is None:
-        most = _most_block(p.dtype, high, chunk)
-        block = min(p.m, -(-p.m // (-(-p.m // most) * high)) * high)
+        least = max(wanted, -(-p.m // _most_block(p.dtype, high, chunk)))
+        block = min(p.m, -(-p.m // (least * high)) * high)
     else:
-        block = p.stage.lines(p.m // p.stage.rows) * p.stage.rows
+        lines = p.m // p.stage.rows
+        block = min(p.stage.lines(lines), -(-lines // max(1, wanted))) * p.stage.rows
     blocks = -(-p.m // block)
-    work = 2 * block * p.n * p.k + _BYTE * size * p.n * p.k // max(1, blocks)
+    work = 2 * block * p.n * p.k + _BYTE * right // max(1, blocks)
     several = len(p.chunks) > 1
     line = p.wide * size
     most_panels = max(1, _PARTS // (block * line)) if several else panels

@@ -11,7 +11,7 @@ __all__ = ["launch_loops"]
 
 #: Elements that one task should have at least: work enough to be worth handing to a thread. Those of expensive
 #: expressions count more.
-TASK_ELEMENTS = 65536
+TASK_ELEMENTS = 16384
 
 
 def launch_loops(form: tuple[int, int, bool, bool, int, float], sizes: Sequence[int]) -> Launch:

@@ -23,7 +23,7 @@ from accord.ir.dims import DimLike
 __all__ = ["Axis", "Row", "WindowWriter", "launch_windows", "window_dims"]
 
 #: Multiplications, or loads of a pool, that a task should have at least: some 20 us of work.
-_TASK_WORK = 1 << 20
+_TASK_WORK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
