@@ -96,6 +96,52 @@ def test_transposed_operands(shape, data, bits):
     np.testing.assert_array_equal(out.array, expected)
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from([(), (1,), (5,), (2, 3)]),
+    st.integers(2, 8),
+    st.sampled_from([8, 15, 16, 17, 32, 37, 80, 129]),
+    st.sampled_from(["f32", "f64", "i32", "i64", "u8", "f16"]),
+    st.data(),
+    WIDTHS,
+)
+def test_woven_rows(outer, rows, length, dtype, data, bits):
+    """Some of the operands and outputs have the elements of a few rows in turn."""
+    shape = (*outer, rows, length)
+    plain = tuple(range(len(shape)))
+    woven = (*plain[:-2], plain[-1], plain[-2])
+    orders = [data.draw(st.sampled_from([plain, woven])) for _ in range(3)]
+    if len(set(orders)) == 1:
+        orders[0] = woven if orders[0] == plain else plain
+    gaps = (*(data.draw(st.sampled_from([0, 3])) for _ in outer), 0, 0)
+    x, y = (placed(values(shape, dtype), Layout(o, gaps).access(shape)) for o in orders[:2])
+    each, every = placed(values((rows, 1), dtype)), placed(values((length,), dtype))
+    out = Memory(shape, NAMES[dtype], Layout(orders[2], gaps).access(shape))
+    none = (0,) * len(outer)
+    accesses = [
+        x.access,
+        y.access,
+        Access((*none, each.access.strides[0], 0), each.access.offset),
+        Access((*none, 0, 1), every.access.offset),
+    ]
+    wide = "f32" if dtype == "f16" else dtype
+    a, b, c, d = (cast(operand(i, dtype), wide) for i in range(4))
+    program = LoopProgram(
+        shape,
+        frozenset(),
+        tuple(Operand(dtype, access) for access in accesses),
+        (),
+        (Output(cast(a + b + c + d, dtype), out.access),),
+    )
+    with vectors(bits):
+        phase = run_program(program, [x, y, each, every], [out])
+    assert isinstance(phase.code, LoopCode)
+    if dtype in ("f32", "f64", "i32", "i64"):
+        assert phase.code.woven == rows
+    total = sum(array.astype(NAMES[wide]) for array in (x.array, y.array, each.array, every.array))
+    np.testing.assert_array_equal(out.array, total.astype(NAMES[dtype]))
+
+
 KINDS = {"add": np.sum, "mul": np.prod, "min": np.min, "max": np.max}
 
 

@@ -41,6 +41,8 @@ _BYTE: Final = 16
 #: Tasks that are wanted where there is work for them: by smaller blocks of rows, which leaves the rows of one kernel's
 #: output in the caches of the core that reads them in the next one, or by splitting columns.
 _TASKS: Final = 8
+#: Columns of a task for which A may be packed again.
+_LEAST_COLUMNS: Final = 64
 #: Bytes of sums of several chunks that are kept apart.
 _PARTS: Final = 256 << 10
 
@@ -232,10 +234,12 @@ def cut(p: Problem) -> Blocks:
     panels = -(-p.n // p.wide)
     right = p.k * p.n * size
     wanted = 1
-    if not p.packs and right <= machine().l2 // 2:
+    if not p.packs:
         wanted = min(-(-_TASKS // p.groups), 2 * p.m * p.n * p.k // _TASK)
+        if right > machine().l2 // 2:  # every block brings B from afar
+            wanted = 1 if p.n >= 4 * _LEAST_COLUMNS else min(wanted, p.m // (2 * high))
     if p.stage is None:
-        least = max(wanted, -(-p.m // _most_block(p.dtype, high, chunk)))
+        least = max(1, wanted, -(-p.m // _most_block(p.dtype, high, chunk)))
         block = min(p.m, -(-p.m // (least * high)) * high)
     else:
         lines = p.m // p.stage.rows
@@ -255,7 +259,7 @@ def cut(p: Problem) -> Blocks:
     direct = bool(p.row_bytes) and (p.row_bytes % 4096 != 0 or p.m < high // 2)
     column_tasks = max(1, min(_TASKS // max(1, p.groups * row_tasks), task_blocks * work // _TASK, panels))
     if not direct:  # each of them packs A again
-        column_tasks = max(1, min(column_tasks, p.n // 128))
+        column_tasks = max(1, min(column_tasks, p.n // _LEAST_COLUMNS))
     task_panels = min(-(-panels // column_tasks), most_panels)
     column_tasks = -(-panels // task_panels)
     task_panels = -(-panels // column_tasks)

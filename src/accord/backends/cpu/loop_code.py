@@ -80,6 +80,8 @@ class LoopCode(KernelCode):
         results: One expression for each output.
         long: There may be more than 64 elements a row.
         line: Size of the last reduced axis where it is known, short, not the only one, and has the vectors; else 0.
+        woven: Size of the last but one kept axis, if some operands or outputs have unit stride along it and this
+            stride along the last one: so many vectors of theirs are those of the others, woven; else 0.
     """
 
     kept: int
@@ -92,12 +94,13 @@ class LoopCode(KernelCode):
     results: tuple[Expr, ...]
     long: bool
     line: int = 0
+    woven: int = 0
 
     @property
     def symbol(self) -> str:
         """Name by content."""
         text = (
-            f"{self.kept};{self.reduced};{self.across};{self.staged};{self.values};{self.outputs};{self.long};{self.line};"
+            f"{self.kept};{self.reduced};{self.across};{self.staged};{self.values};{self.outputs};{self.long};{self.line};{self.woven};"
             f"{[r.key for r in self.reductions]};{[e.key for e in self.results]}"
         )
         kind = "loops" if self.reduced else "pointwise"
@@ -155,6 +158,10 @@ class LoopCode(KernelCode):
 
     def _is_turned(self, stream: Stream) -> bool:
         return stream.kinds[self.tile_axis] == "1" and stream.kinds[self.kept - 1] == "s"
+
+    def is_woven(self, stream: Stream) -> bool:
+        """Whether a stream has its elements along the last two kept axes in turn."""
+        return bool(self.woven) and stream.memory and stream.kinds[-2:] == "1s"
 
     # passes
 

@@ -9,25 +9,33 @@ from accord.backends.protocol import Launch
 
 __all__ = ["launch_loops"]
 
-#: Elements that one task should have at least: work enough to be worth handing to a thread. Those of expensive
-#: expressions count more.
-TASK_ELEMENTS = 16384
+#: Elements of a task: few enough that there are tasks for all threads, as many as make its start cheap. Those of
+#: expensive expressions count more.
+TASK_ELEMENTS = 65536
+_LEAST_ELEMENTS = 8192
+_TASKS = 16
 
 
-def launch_loops(form: tuple[int, int, bool, bool, int, float], sizes: Sequence[int]) -> Launch:
-    """Blocks of the innermost two kept axes make a task: enough elements for a thread, and of about equal size."""
-    kept, reduced, across, staged, lanes, weight = form
+def launch_loops(form: tuple[int, int, bool, bool, int, int, float], sizes: Sequence[int]) -> Launch:
+    """Blocks of two kept axes make a task: enough elements for a thread, and of about equal size.
+
+    They are the innermost two, without the one that is woven.
+    """
+    kept, reduced, across, staged, woven, lanes, weight = form
     extents = sizes[:kept]
     row = max(1, math.prod(sizes[kept : kept + reduced]))
-    wanted = max(1, int(TASK_ELEMENTS / (1 + weight / 8)) // row)
+    elements = min(TASK_ELEMENTS, max(_LEAST_ELEMENTS, math.prod(extents) * row // _TASKS))
+    wanted = max(1, int(elements / (1 + weight / 8)) // row)
     unit = lanes if staged else 1
+    wanted //= woven or 1
+    outer = extents[: max(0, kept - 1 - (not across) - bool(woven))]
     if across:
         inner_block, inner_blocks, mid = 1, 1, extents[-1]
     else:
         inner_block, inner_blocks = _blocks(extents[-1], wanted, lanes)
-        mid = extents[-2] if kept > 1 else 1
+        mid = extents[len(outer)] if kept > 1 + bool(woven) else 1
     mid_block, mid_blocks = _blocks(mid, wanted // inner_block, unit)
-    tasks = mid_blocks * inner_blocks * math.prod(extents[: -1 if across else -2])
+    tasks = mid_blocks * inner_blocks * math.prod(outer)
     blocks = (mid_block, mid_blocks, inner_block, inner_blocks)
     return Launch((*sizes[: kept + reduced], *blocks, *sizes[kept + reduced :]), tasks)
 

@@ -14,7 +14,7 @@ from accord.backends.cpu.loop_code import LoopCode, Pass, Stream, copies_of, cos
 from accord.backends.cpu.loop_memory import Function, Place, Slot, load_slot, store_slot
 from accord.backends.cpu.loop_state import State
 from accord.backends.cpu.loop_values import Result
-from accord.backends.cpu.transposing import call_tile, tile_function
+from accord.backends.cpu.transposing import call_tile, tile_function, unweave, weave
 from accord.expr.lang import Expr, bits
 
 __all__ = ["LoopWriter"]
@@ -154,7 +154,7 @@ class LoopWriter:
     def _task(self, task: str) -> None:
         b, code = self.b, self.code
         at = {n: s.base for n, s in self.slots.items() if not self._is_buffer(n)}
-        mid = self.lane if code.across else self.lane - 1
+        mid = self.lane if code.across else self.lane - 1 - bool(code.woven)
         rest, inner_index = task, "0"
         if not code.across:
             rest, inner_index = b.divmod(task, self.inner_blocks) if mid >= 0 else ("0", task)
@@ -167,8 +167,9 @@ class LoopWriter:
                 rest, position = b.divmod(rest, self.extents[axis])
             at = self.advance(at, axis, position)
         inner = self._block(inner_index, self.inner_block, self.extents[self.lane])
+        row = self._woven_rows if code.woven else self._row
         if mid < 0:
-            self._row(at, *inner)
+            row(at, *inner)
             return
         start, stop = self._block(mid_index, self.mid_block, self.extents[mid])
         if self.rooms and not code.reduced:
@@ -179,7 +180,7 @@ class LoopWriter:
             if code.across:
                 self._cell([self._scalars(here)], [here], None)
             else:
-                self._row(here, *inner)
+                row(here, *inner)
 
     def _block(self, index: str, size: str, extent: str) -> tuple[str, str]:
         start = self.b.mul(index, size)
@@ -261,6 +262,60 @@ class LoopWriter:
                     self._cell([self._spread(scalars, scalars.names)], [now], count)
 
             b.branch(b.compare("eq", lanes, w), lambda: cells(None), lambda: cells(lanes))
+
+    # woven rows
+
+    def _woven_rows(self, at: _Addresses, start: str, stop: str) -> None:
+        """The last kept axis from ``start`` to ``stop``, in vectors of all rows of the axis before it."""
+        b, w, lane = self.b, self.width, self.lane
+        full = b.add(start, b.mul(b.op(f"sdiv i64 {b.sub(stop, start)}, {w}"), w))
+        with b.loop(start, full, w) as j:
+            self._woven_block(self.advance(at, lane, j), None)
+        left = b.sub(stop, full)
+        b.branch(b.compare("sgt", left, 0), lambda: self._woven_block(self.advance(at, lane, full), left))
+
+    def _woven_block(self, at: _Addresses, count: str | None) -> None:
+        """One vector of each row."""
+        b, lane, rows = self.b, self.lane, range(self.code.woven)
+        whole = Place(b, self.width, self.count)
+        read = {n: self._unwoven(whole, n, at[n], count) for n, s in self.streams.items() if self.code.is_woven(s)}
+        made: dict[int, list[str]] = {}
+        for r in rows:
+            here = self.advance(at, lane - 1, r)
+            scalars = self._scalars(here)
+            place = self._spread(scalars, scalars.names)
+            for n in sorted(self.row_reads - self.outer_reads):
+                slot = self.slots[n]
+                place.put(n, slot.dtype, read[n][r] if n in read else load_slot(place, slot, here[n], lane, count))
+            for j, _, expr in self.rows:
+                if self.code.is_woven(self.code.outputs[j]):
+                    made.setdefault(j, []).append(place.value(expr))
+                else:
+                    store_slot(place, self.slots[-1 - j], here[-1 - j], lane, place.value(expr), count)
+        for j, values in made.items():
+            slot = self.slots[-1 - j]
+            for value, (address, left) in zip(
+                weave(b, slot.dtype, self.width, values), self._line(slot, at[-1 - j], count), strict=True
+            ):
+                store_slot(whole, replace(slot, strides=(1,)), address, 0, value, left)
+
+    def _unwoven(self, place: Place, n: int, at: str, count: str | None) -> list[str]:
+        """A vector of each row of woven operand ``n``."""
+        slot = replace(self.slots[n], strides=(1,))
+        line = [load_slot(place, slot, address, 0, left) for address, left in self._line(slot, at, count)]
+        return unweave(self.b, slot.dtype, self.width, line)
+
+    def _line(self, slot: Slot, at: str, count: str | None) -> list[tuple[str, str | None]]:
+        """Addresses and lanes of the vectors that ``count`` elements of each row are in, woven, from ``at`` on."""
+        b, w, rows = self.b, self.width, self.code.woven
+        if count is None:
+            return [(b.address(at, slot.dtype, r * w) if r else at, None) for r in range(rows)]
+        total = b.mul(count, rows)
+        last = b.sub(total, 1)  # a masked load of a page that does not exist takes very long
+        return [
+            (b.address(at, slot.dtype, b.min(r * w, last)), b.max(0, b.min(b.sub(total, r * w), w)))
+            for r in range(rows)
+        ]
 
     # rows
 

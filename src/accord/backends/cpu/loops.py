@@ -22,7 +22,8 @@ there are no passes, and a program is a pointwise kernel.
 Vectors lie along the innermost reduced axis (several accumulators, joined at the row's end) or along the innermost
 kept axis (a block of neighbouring rows), whichever the operands walk with unit stride; axes are sorted by the strides
 of the operand that matters most, and merged. A pointwise operand whose unit stride lies along another axis goes
-through a tile that is transposed in registers.
+through a tile that is transposed in registers; if that axis is short and its elements follow each other (colours of
+pixels, groups of shuffled channels), vectors are woven.
 
 Sums of floats are added up in pieces of at most 64 for each accumulator, which are joined with compensation (Neumaier,
 1974), so the error does not grow with the length.
@@ -31,6 +32,7 @@ Sums of floats are added up in pieces of at most 64 for each accumulator, which 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,6 +56,9 @@ __all__ = ["LoopProgram", "Operand", "Output", "Reduction", "Result", "loop_phas
 #: joining the lanes of an accumulator.
 _STRIDED, _TURNED, _SERIAL, _JOIN = 1.3, 0.35, 4.0, 24.0
 
+
+#: Rows that are woven at most: each vector is shuffled once for each of them.
+_MOST_WOVEN = 8
 
 #: Elements up to which the pieces of a row are written out without a loop.
 _SHORT_LINE = 64
@@ -141,7 +146,7 @@ def loop_phase(
         operands = (*operands, scratch)
     weight = sum(cost_of(e) for e in (*code.results, *(a for r in code.reductions for a in r.args)))
     tiles = code.staged and not code.reduced
-    form = (code.kept, code.reduced, code.across, tiles, lanes_of(code) * copies_of(code), weight)
+    form = (code.kept, code.reduced, code.across, tiles, code.woven, lanes_of(code) * copies_of(code), weight)
     return Phase(code, operands, tuple(dims), functools.partial(launch_loops, form)), row
 
 
@@ -199,13 +204,14 @@ class _Nest:
     def _choose_lanes(self) -> None:
         self.across = False
         self.staged = False
+        self.woven = 0
         if self.reduced:
             best = min([-1, *reversed(range(self.kept))], key=self._row_cycles)
             self.across = best < 0
             if not self.across:
                 self._move_last(best)
                 self.staged = any(self._is_turned(a, self.kept - 1) for a in self._sources())
-        elif self.kept > 1:
+        elif self.kept > 1 and not self._weave():
             self._stage()
 
     def _row_cycles(self, axis: int) -> float:
@@ -243,6 +249,27 @@ class _Nest:
         """Masked loads of narrow elements are single loads on some machines."""
         widest = min((bits(o.dtype) for o in self.program.operands if o.memory), default=64)
         return widest >= 32 or {"avx512bw", "avx512vl"} <= machine().has
+
+    def _weave(self) -> bool:
+        """Find a short axis whose rows are woven in some operands or outputs, and put it before that of the lanes."""
+        p = self.program
+        dtypes = [o.dtype for o in p.operands if o.memory] + [o.expr.dtype for o in p.outputs]
+        # single bytes and halves are shuffled one by one on some machines
+        if "bool" in dtypes or (min(map(bits, dtypes)) < 32 and "avx512vbmi" not in machine().has):
+            return False
+        for axis, lane in itertools.permutations(range(self.kept), 2):
+            rows, length = self.extents[axis], self.extents[lane]
+            if not isinstance(rows, int) or not 1 < rows <= _MOST_WOVEN:
+                continue
+            if isinstance(length, int) and length < machine().width(32) // 2:
+                continue
+            strides = [(a.strides[axis], a.strides[lane]) for a in self._memory()]
+            woven = strides.count((1, rows))
+            if woven and woven < len(strides) and all(s == (1, rows) or s[1] in (0, 1) for s in strides):
+                self._permute([i for i in range(self.kept) if i not in (axis, lane)] + [axis, lane])
+                self.woven = rows
+                return True
+        return False
 
     def _stage(self) -> None:
         """Move an axis that strided operands walk with unit stride next to the innermost one."""
@@ -302,6 +329,7 @@ class _Nest:
             results=tuple(o.expr for o in p.outputs),
             long=elements is None or elements > 64,
             line=last if short and isinstance(last, int) else 0,
+            woven=self.woven,
         )
         for j, expr in enumerate(code.results):
             if code.is_full(expr) and not code.outputs[j].varies(self.kept):

@@ -1,12 +1,14 @@
-"""Tiles that are transposed in registers."""
+"""Tiles that are transposed, and rows that are woven, in registers."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.expr.lang import bits
 
-__all__ = ["call_tile", "tile_function"]
+__all__ = ["call_tile", "tile_function", "unweave", "weave"]
 
 
 def _name(size: int, width: int) -> str:
@@ -57,3 +59,29 @@ def call_tile(
 ) -> None:
     """Write a call of what :func:`tile_function` makes."""
     b.emit(f"call void @{_name(bits(dtype), width)}(ptr {source}, i64 {step}, ptr {target}, i64 {rows}, i64 {columns})")
+
+
+def weave(b: Builder, dtype: str, width: int, rows: Sequence[str]) -> list[str]:
+    """Vectors of the elements of several rows in turn: all first elements, then all second ones ..."""
+    places = [divmod(i, len(rows))[::-1] for i in range(len(rows) * width)]
+    return [_picked(b, dtype, width, rows, places[k : k + width]) for k in range(0, len(places), width)]
+
+
+def unweave(b: Builder, dtype: str, width: int, line: Sequence[str]) -> list[str]:
+    """The rows of which :func:`weave` has made ``line``."""
+    places = [[divmod(i * len(line) + r, width) for i in range(width)] for r in range(len(line))]
+    return [_picked(b, dtype, width, line, row) for row in places]
+
+
+def _picked(b: Builder, dtype: str, width: int, sources: Sequence[str], places: Sequence[tuple[int, int]]) -> str:
+    """A vector of element ``place[1]`` of vector ``place[0]`` for each place."""
+    used = sorted({source for source, _ in places})
+    type_ = vector(dtype, width)
+    value = sources[used[0]]
+    held: Sequence[int] = [element for _, element in places]  # where in `value` each element is by now
+    for source in used[1:] or used:
+        order = [width + element if own == source else at for at, (own, element) in zip(held, places, strict=True)]
+        index = ", ".join(f"i32 {i}" for i in order)
+        value = b.op(f"shufflevector {type_} {value}, {type_} {sources[source]}, <{width} x i32> <{index}>")
+        held = range(width)
+    return value

@@ -48,8 +48,12 @@ __all__ = ["WinogradCode", "reason_against", "transformed_weights", "winograd_ph
 _RUN: Final = 32
 #: Bytes of scratch memory for a block, unless one line of tiles needs more.
 _ROOM: Final = 2 << 20
-#: Tasks that are wanted by splitting columns.
-_TASKS: Final = 4
+#: Tasks that are wanted: by smaller blocks of lines, else by splitting columns, for which inputs are transformed again.
+_TASKS: Final = 16
+_TASKS_BY_COLUMNS: Final = 4
+#: Tiles of a block that make it worth to bring the weights from the third-level cache, and from memory.
+_FROM_CACHE: Final = 28
+_FROM_MEMORY: Final = 56
 #: It does not pay for fewer channels, nor for fewer tiles than this: the weights are 2.7 times as large.
 _LEAST_CHANNELS: Final = 16
 _LEAST_TILES: Final = 24
@@ -300,8 +304,13 @@ class _Cut:
     starts: tuple[int, ...]
 
 
+def _weights_bytes(sizes: _Sizes) -> int:
+    """Bytes of the transformed weights of a group."""
+    return PRODUCTS * sizes.channels * sizes.columns * 4
+
+
 def _cut(sizes: _Sizes, lines: int, line: int, groups: int) -> _Cut:
-    """As many lines of tiles as there is room for; columns are split where there are few such blocks."""
+    """Blocks of lines of tiles for which there is room, some for each thread; columns are split where lines are few."""
     down = -(-lines // DOWN[0])
     panels = -(-sizes.columns // sizes.wide)
     if not (down and line and groups):
@@ -312,9 +321,11 @@ def _cut(sizes: _Sizes, lines: int, line: int, groups: int) -> _Cut:
 
     one, two = sum(areas(1, panels)), sum(areas(2, panels))
     most = max(1, min(down, 1 + (_ROOM - one) // (two - one)))
-    block = -(-down // -(-down // most))
+    tiles = down * -(-line // ACROSS[0])
+    least = _FROM_CACHE if _weights_bytes(sizes) <= machine().l3 // 2 else _FROM_MEMORY
+    block = -(-down // max(-(-down // most), min(down, tiles // least, -(-_TASKS // groups))))
     row_tasks = -(-down // block)
-    column_tasks = max(1, min(_TASKS // (groups * row_tasks), panels))
+    column_tasks = max(1, min(-(-_TASKS_BY_COLUMNS // (groups * row_tasks)), panels))
     task_panels = -(-panels // column_tasks)
     starts = tuple(itertools.accumulate(areas(block, task_panels), initial=0))
     return _Cut(block, panels, task_panels, row_tasks, -(-panels // task_panels), starts)
