@@ -48,6 +48,7 @@ from accord.passes.rules.simplify import (
     TransposeToReshape,
 )
 from accord.passes.rules.sink import SinkTranspose
+from accord.passes.rules.sum_convolutions import SumConvolutions
 
 __all__ = ["Phase", "phases", "rule_names"]
 
@@ -86,6 +87,7 @@ def phases() -> tuple[Phase, ...]:
                 RemoveNeutralArithmetic(),
                 FoldBatchNorm(),
                 FoldAffineIntoContraction(),
+                SumConvolutions(),
                 ShareConstants(),
                 CommonSubexpressions(),
             ),

@@ -18,7 +18,7 @@ from accord.ir.reason import Reason
 from accord.passes.manager import label
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 
-__all__ = ["BatchNormToAffine", "FoldAffineIntoContraction", "FoldBatchNorm"]
+__all__ = ["BatchNormToAffine", "FoldAffineIntoContraction", "FoldBatchNorm", "batch_norm_affine"]
 
 _CONV = ("Conv", "ConvTranspose")
 
@@ -117,7 +117,7 @@ class FoldBatchNorm(Rule):
 
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
         """A patch with one contraction that has new weights and bias."""
-        affine = _batch_norm_affine(node, context)
+        affine = batch_norm_affine(node, context)
         if isinstance(affine, Reason):
             return affine
         producer = _contraction_before(node, node.inputs[0], context)
@@ -130,9 +130,10 @@ class FoldBatchNorm(Rule):
         return _fold(node, producer, context, *affine, note=f"into {label(producer)}")
 
 
-def _batch_norm_affine(
+def batch_norm_affine(
     node: ir.Node, context: RuleContext
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | Reason:
+    """Scale and shift of each channel, float64 [C], of a BatchNormalization; or why it has none."""
     if int(context.attr(node, "training_mode", 0)):
         return Reason("training_mode is set: the statistics are of the batch")
     if any(o.uses() or o.is_graph_output() for o in node.outputs[1:]):
@@ -160,7 +161,7 @@ class BatchNormToAffine(Rule):
 
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
         """A patch with Mul and Add by per-channel constants."""
-        affine = _batch_norm_affine(node, context)
+        affine = batch_norm_affine(node, context)
         if isinstance(affine, Reason):
             return affine
         rank = context.tensor(node.inputs[0]).rank
