@@ -4,7 +4,7 @@
     python benchmarks/cpu.py [--threads N ...] [--seconds S] [--output FILE] [MODEL ...]
 
 One process a model. All runtimes get the same inputs and as many threads, their outputs are compared first, and they
-take turns (``accord.cli.peers.take_turns``). A peer whose outputs differ from Accord's by more than rounding is reported
+take turns (``accord.cli.peers.take_turns``). A peer whose outputs differ by more than rounding is reported
 but not compared with. Prints a table in Markdown and writes all times as JSON.
 """
 
