@@ -500,3 +500,14 @@ def test_a_convolution_with_other_uses_stays():
     (a, wa), (b, wb) = branch("a", "a", 1, (1, 1)), branch("b", "b", 1, (1, 1))
     proto = model([a, b, node("Add", ["a", "b"], ["y"])], {"x": (F, [1, 4, 6, 5])}, ["y", "a"], wa | wb)
     assert "sum-convolutions" not in fired(compiled(proto))
+
+
+@pytest.mark.parametrize("through", [[], [node("Reshape", ["w", "s"], ["v"])]], ids=["alone", "reshaped"])
+def test_computed_weights_fold_whatever_their_size(through):
+    proto = model(
+        [node("ConstantOfShape", ["n"], ["w"]), *through, node("Conv", ["x", "v" if through else "w"], ["y"])],
+        {"x": (F, [1, 512, 1, 1])},
+        ["y"],
+        {"n": np.array([640, 512, 1, 1]), "s": np.array([640, 512, 1, 1])},
+    )
+    check(proto, {"x": rand(1, 512, 1, 1)}, "fold-constants", ["Conv"])

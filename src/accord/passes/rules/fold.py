@@ -14,47 +14,65 @@ from accord.ir.facts import TensorFact, to_numpy
 from accord.ir.infer import RANDOM
 from accord.ir.patch import Patch, patch_from
 from accord.ir.reason import Reason
+from accord.model.limits import physical_memory
 from accord.passes.rule import Rule, RuleContext
 
 __all__ = ["CommonSubexpressions", "FoldConstants", "ShareConstants"]
 
 #: A folded result may be larger than its inputs by this many bytes; beyond, it is cheaper to compute than to keep.
 MAX_GROWTH_BYTES = 1 << 20
+#: Weights that a model computes are computed at load unless they take more than this part of the memory.
+MEMORY_PART = 16
 
 
 def _has_graph(node: ir.Node) -> bool:
     return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
 
 
-def only_looked_up(node: ir.Node) -> bool:
-    """Whether rows are picked out of what a node computes, and nothing else is done with it."""
+def _ends(node: ir.Node, through: frozenset[str]) -> list[Any] | None:
+    """The uses of what a node computes, after operators ``through``; None for outputs of the graph, or a long way."""
     todo, seen = [node], {node}
+    ends: list[Any] = []
     while todo:
-        current = todo.pop()
-        for out in current.outputs:
-            if out.is_graph_output():
-                return False
+        for out in todo.pop().outputs:
+            if out.is_graph_output() or len(seen) > _FAR:
+                return None
             for use in out.uses():
-                if use.node.domain == "" and use.node.op_type == "Gather" and use.idx == 0:
-                    continue
-                if use.node.op_type not in _ROWWISE or len(seen) > _FAR:
-                    return False
-                if use.node not in seen:
+                if use.node.op_type not in through:
+                    ends.append(use)
+                elif use.node not in seen:
                     seen.add(use.node)
                     todo.append(use.node)
-    return True
+    return ends
 
 
-#: Elementwise operators with which weights are restored from fewer bits, and how many of them to look through.
+def only_looked_up(node: ir.Node) -> bool:
+    """Whether rows are picked out of what a node computes, and nothing else is done with it."""
+    ends = _ends(node, _ROWWISE)
+    return ends is not None and all((u.node.domain, u.node.op_type, u.idx) == ("", "Gather", 0) for u in ends)
+
+
+def only_weights(node: ir.Node) -> bool:
+    """Whether what a node computes is nothing but weights, which are kept in a layout of their own anyway."""
+    ends = _ends(node, _MOVING | _ROWWISE)
+    return bool(ends) and all(u.node.domain == "" and u.node.op_type in _WEIGHED and u.idx > 0 for u in ends or ())
+
+
+#: Elementwise operators with which weights are restored from fewer bits, views, and how many to look through.
 _ROWWISE = frozenset({"Cast", "Mul", "Sub", "Add", "Div", "DequantizeLinear"})
+_MOVING = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose"})
 _FAR = 8
+#: Operators whose inputs after the first are weights.
+_WEIGHED = frozenset(
+    "BatchNormalization Conv ConvTranspose Gemm GRU InstanceNormalization LayerNormalization LSTM MatMul RNN".split()
+)
 
 
 class FoldConstants(Rule):
     """Compute a node whose inputs are all known, through the reference backend.
 
     A result that is larger only because its elements are (weights that were stored in fewer bits) is kept as well, but
-    for tables of which a run looks up a few rows.
+    for tables of which a run looks up a few rows. Weights are computed whatever their size.
     """
 
     name: ClassVar[str] = "fold-constants"
@@ -111,7 +129,11 @@ class FoldConstants(Rule):
             size_out += int(elements * max(f.dtype.itemsize, 1))
             most = max(most, elements)
         if size_out > size_in + MAX_GROWTH_BYTES and (
-            most > max((t.size for t in inputs if t is not None), default=0) or only_looked_up(node)
+            only_looked_up(node)
+            or (
+                most > max((t.size for t in inputs if t is not None), default=0)
+                and not (only_weights(node) and size_out <= physical_memory() // MEMORY_PART)
+            )
         ):
             return Reason(f"the result ({size_out} bytes) is much larger than its inputs ({size_in} bytes)")
         arrays = [None if t is None else to_numpy(t) for t in inputs]
