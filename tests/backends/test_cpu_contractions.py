@@ -342,11 +342,17 @@ def test_transposed_convolutions(data):
     if kind == "pads" and draw(st.booleans()):
         symbolic[2:] = [f"x{i}" for i in range(2, len(shape))]
     nodes = [node("ConvTranspose", names, ["y"], **attributes)]
-    proto = model(nodes, {"x": (dtype, symbolic)}, ["y"], {"w": w, "b": bias})
+    constants, inputs = {"b": bias}, {"x": (dtype, symbolic)}
+    if constant := draw(st.booleans()):
+        constants["w"] = w
+    else:
+        inputs["w"] = (dtype, w.shape)
+    proto = model(nodes, inputs, ["y"], constants)
     wide = {name: v.astype(np.float64) for name, v in {"x": x, "w": w, "b": bias}.items()}
     expected = evaluate(model(nodes, {n: (v.dtype, v.shape) for n, v in wide.items()}, ["y"]), wide)[0]
     out = empty_like(expected.shape, dtype, *draw(layouts(len(shape))))
     feeds = {"x": laid_out(x, *draw(layouts(len(shape))))}
+    feeds |= {} if constant else {"w": laid_out(w, *draw(layouts(len(shape))))}
     run_node(proto, feeds, [out], sizes=sizes_of(x=shape), seed=sizes[0])
     close(out, expected, dtype, int(np.prod((c, *kernel))))
 

@@ -222,13 +222,14 @@ def _after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
 
 @arranges("Conv", "ConvTranspose")
 def images_with_channels_last(view: NodeView) -> Arrangement:
-    """Channels follow each other in what is written; any image can be read."""
+    """Channels follow each other in what is written; any image can be read, and weights without gaps."""
     shape = view.output().shape
     if shape is None or len(shape) < 3:
         return Arrangement()
     if is_depthwise(view):
         return channels_last_arrangement(view)
-    return Arrangement((), (channels_last(len(shape)),), strided=True)
+    weights = None if view.node.op_type == "ConvTranspose" else tuple(range(len(shape)))
+    return Arrangement((None, weights), (channels_last(len(shape)),), strided=True)
 
 
 @selects("Conv", epilogue=True)
@@ -336,10 +337,9 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
     axes = len(x) - 2
     if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
         return Reason("only one to three spatial axes")
-    if not view.tensor(1).is_const:
-        return Reason("the weights are not constant")
     if not D.is_known(w) or 0 in w:
-        return Reason("the weights are empty")
+        return Reason("the weights' shape is only known at run time, or they are empty")
+    constant = view.tensor(1).is_const
     taps = tuple(w[2:])
     steps = [int(s) for s in view.attr("strides", (1,) * axes)]
     dilations = [int(d) for d in view.attr("dilations", (1,) * axes)]
@@ -364,8 +364,10 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
         Image(epilogue.expr.dtype, view.output_access()),
         with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
+        None if constant else (dtype, view.access(1)),
     )
-    constants[1] = functools.partial(_packed_combs, view.tensor(1), weights)
+    if constant:
+        constants[1] = functools.partial(_packed_combs, view.tensor(1), weights)
     flops = 2 * D.product((*x, *w[1:]))
     name = f"conv transpose {dtype}"
     return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)
