@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectKernel", "object_kernel", "objects_of"]
 
-#: Operators whose work a library does, although their operands are tensors of numbers.
-_BY_LIBRARY = {("", "ImageDecoder"): "encoded images"}
+#: Operators whose operands' types do not tell: a library decodes images, and in loops optionals may have no known type.
+_BY_NAME = {
+    ("", "ImageDecoder"): "encoded images",
+    ("", "OptionalGetElement"): "optionals",
+    ("", "OptionalHasElement"): "optionals",
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def objects_of(view: NodeView) -> str | None:
         *(f for f, v in zip(view.inputs, node.inputs, strict=True) if v is not None),
         *(f for f, o in zip(view.outputs, node.outputs, strict=True) if o.name),
     )
-    return _BY_LIBRARY.get((node.domain, node.op_type)) or next(filter(None, map(_objects, operands)), None)
+    return _BY_NAME.get((node.domain, node.op_type)) or next(filter(None, map(_objects, operands)), None)
 
 
 def _objects(fact: Fact) -> str | None:
