@@ -150,7 +150,7 @@ class FallbackError(UnsupportedError):
 
 
 class FallbackWarning(RuntimeWarning):
-    """A node for which a kernel was expected ran on the reference backend, because of what its inputs turned out to be."""
+    """A node for which a kernel was expected ran on the reference backend: its inputs turned out to have none."""
 
 
 class InputError(AccordError):

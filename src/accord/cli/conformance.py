@@ -104,10 +104,10 @@ def command(ctx: click.Context, suites: tuple[str, ...], pattern: str, choices: 
         columns = ("suite", ">passed", ">failed", ">without fall-back", "steps by backend")
         table(console, "Conformance", columns, rows)
         if data["fallbacks"]:
-            rows = [
+            found = [
                 (f["op"], len(f["cases"]), f["reason"], ", ".join(f["cases"][:_EXAMPLES])) for f in data["fallbacks"]
             ]
-            table(console, "Fall-backs", ("operator", ">cases", "because", "for example"), rows)
+            table(console, "Fall-backs", ("operator", ">cases", "because", "for example"), found)
         if failed:
             table(console, "Failures", ("suite", "case", "error"), [list(f.values()) for f in data["failures"]])
         slow = ", ".join(f"{s['name']} {seconds_text(s['seconds'])}" for s in data["slowest"])

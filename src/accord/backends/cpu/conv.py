@@ -151,7 +151,7 @@ class Convolution:
         return pack(matrices, self.dtype).reshape(-1)
 
     def placed(self, at: int) -> RightMatrix:
-        """Weights that are not constant, put without gaps from element ``at`` on: [groups, k, columns] or its transpose.
+        """Weights that are not constant, put without gaps from element ``at`` on: [groups, k, columns], or turned.
 
         The transpose, whose stride along k is 1, is for few columns.
         """

@@ -127,7 +127,7 @@ class DeformSource(PanelSource):
                 pairs[0] = [(place, b.op(f"fmul {_real(dtype)} {w}, {factor}")) for place, w in pairs[0]]
             corners = []
             for chosen in itertools.product(*pairs):
-                place = functools.reduce(lambda x, y: b.add(x, y), (place for place, _ in chosen))
+                place = functools.reduce(b.add, (place for place, _ in chosen))
                 weight = functools.reduce(
                     lambda x, y: b.op(f"fmul {_real(dtype)} {x}, {y}"), (weight for _, weight in chosen)
                 )
@@ -221,7 +221,8 @@ def deform_phases(
         extras: Operands 1, 2 ... of the expression, over the output's axes.
         out: The output.
         expr: What is stored; operand 0 is the sum.
-        operands: Image, weights (packed, or [M, C / groups, *taps] without gaps), extras, output, scratch, offsets, mask.
+        operands: Image, weights (packed, or [M, C / groups, *taps] without gaps), extras, output, scratch, offsets,
+            mask.
     """
     c = convolution
     axes, taps = len(c.window.taps), math.prod(c.window.taps)

@@ -96,8 +96,9 @@ class GemmCode(KernelCode):
 
         ``block`` rows share a panel of A; ``task_groups``, ``task_rows`` and ``task_panels`` are a task; ``run`` is the
         greatest length of a sum in registers; ``parts`` is 1 where sums of several chunks are kept apart; ``*_at`` are
-        offsets of areas of a thread's scratch memory of ``scratch`` bytes, which begins after ``shared`` bytes. ``tile`` and ``high`` are the tiles for a
-        whole panel and their greatest height, ``tile.last`` and ``high.last`` those of the last one.
+        offsets of areas of a thread's scratch memory of ``scratch`` bytes, which begins after ``shared`` bytes.
+        ``tile`` and ``high`` are the tiles for a whole panel and their greatest height, ``tile.last`` and ``high.last``
+        those of the last one.
         """
         operands: list[str] = []
         for name, p in self.operands.items():
