@@ -19,6 +19,8 @@
     ├── CompileError           machine code could not be generated
     └── VerifyError            a rewrite rule broke the graph (a bug in the rule)
 
+A warning that is no error: :class:`FallbackWarning`.
+
 Each message says where (node, operator, input), what was expected, what was found, and what to do. The
 same facts are attributes, so that tools need not parse text.
 """
@@ -35,6 +37,7 @@ __all__ = [
     "ExecutionError",
     "ExternalDataError",
     "FallbackError",
+    "FallbackWarning",
     "GraphError",
     "InputError",
     "LimitError",
@@ -144,6 +147,10 @@ class UnknownOperatorError(UnsupportedError):
 
 class FallbackError(UnsupportedError):
     """Strict mode: a node would have to run on the reference backend."""
+
+
+class FallbackWarning(RuntimeWarning):
+    """A node for which a kernel was expected ran on the reference backend: its inputs turned out to have none."""
 
 
 class InputError(AccordError):

@@ -342,13 +342,83 @@ def test_transposed_convolutions(data):
     if kind == "pads" and draw(st.booleans()):
         symbolic[2:] = [f"x{i}" for i in range(2, len(shape))]
     nodes = [node("ConvTranspose", names, ["y"], **attributes)]
-    proto = model(nodes, {"x": (dtype, symbolic)}, ["y"], {"w": w, "b": bias})
+    constants, inputs = {"b": bias}, {"x": (dtype, symbolic)}
+    if constant := draw(st.booleans()):
+        constants["w"] = w
+    else:
+        inputs["w"] = (dtype, w.shape)
+    proto = model(nodes, inputs, ["y"], constants)
     wide = {name: v.astype(np.float64) for name, v in {"x": x, "w": w, "b": bias}.items()}
     expected = evaluate(model(nodes, {n: (v.dtype, v.shape) for n, v in wide.items()}, ["y"]), wide)[0]
     out = empty_like(expected.shape, dtype, *draw(layouts(len(shape))))
     feeds = {"x": laid_out(x, *draw(layouts(len(shape))))}
+    feeds |= {} if constant else {"w": laid_out(w, *draw(layouts(len(shape))))}
     run_node(proto, feeds, [out], sizes=sizes_of(x=shape), seed=sizes[0])
     close(out, expected, dtype, int(np.prod((c, *kernel))))
+
+
+@SETTINGS
+@given(st.data())
+def test_deformable_convolutions(data):
+    """Offsets within, between and far outside the pixels, some of them no numbers; masks, groups, epilogues."""
+    draw = data.draw
+    shape, weights, attributes = draw(convolutions())
+    attributes.pop("auto_pad", None)
+    axes, group = len(shape) - 2, attributes["group"]
+    pads = attributes.setdefault("pads", [0] * 2 * axes)
+    dtype = draw(st.sampled_from(["float32", "float32", "float64", "float16"]))
+    extents = [(k - 1) * d + 1 for k, d in zip(weights[2:], attributes["dilations"], strict=True)]
+    totals = [n + b + a for n, b, a in zip(shape[2:], pads[:axes], pads[axes:], strict=True)]
+    out = [(n - e) // s + 1 for n, e, s in zip(totals, extents, attributes["strides"], strict=True)]
+    shared = draw(st.sampled_from([g for g in range(1, shape[1] + 1) if shape[1] % g == 0]))
+    attributes["offset_group"] = shared
+    taps = int(np.prod(weights[2:])) * shared
+    x, w, bias = values(shape, dtype), values(weights, dtype), values(weights[:1], dtype)
+    offsets = (values((shape[0], taps * axes, *out)) * draw(st.sampled_from([0, 0.7, 3]))).astype(dtype)
+    rare = draw(st.sampled_from([0.0, 1.0, -2.0, 1e4, -np.inf, np.nan]))
+    offsets[RNG.random(offsets.shape) < 0.1] = rare
+    mask = RNG.random((shape[0], taps, *out)).astype(dtype)
+    feeds = {"x": x, "w": w, "o": offsets, "b": bias, "m": mask}
+    names = ["x", "w", "o", "b" if draw(st.booleans()) else "", "m" if draw(st.booleans()) else ""]
+    nodes = [node("DeformConv", names, ["y"], **attributes)]
+    used = {n: v for n, v in feeds.items() if n in names}
+    expected = evaluate(
+        model(nodes, {n: ("float64", v.shape) for n, v in used.items()}, ["y"]),
+        {n: v.astype(np.float64) for n, v in used.items()},
+    )[0]
+    constants = {n: used.pop(n) for n in ("w", "b") if n in used and draw(st.booleans())}
+    symbolic: Any = {n: list(v.shape) for n, v in used.items()}
+    symbolic["x"] = [d if a == 1 or draw(st.booleans()) else f"x{a}" for a, d in enumerate(shape)]
+    proto = model(nodes, {n: (dtype, s) for n, s in symbolic.items()}, ["y"], constants)
+    laid = {n: laid_out(v, *draw(layouts(v.ndim))) for n, v in used.items() if n in "om"}
+    laid |= {n: v for n, v in used.items() if n in "wb"}
+    order = (0, *range(2, axes + 2), 1)
+    laid["x"] = laid_out(x, order, [draw(st.integers(0, 2)) for _ in range(axes + 1)])
+    scale = values((weights[0], *(1,) * axes))
+    kind = {"float32": "f32", "float64": "f64", "float16": "f16"}[dtype]
+    result = cast(operand(0, kind), "f32") * operand(1, "f32")
+    target = empty_like(expected.shape, np.float32, *draw(layouts(len(shape))))
+    run_node(proto, laid, [target], epilogue=(result, [("f32", scale)]), sizes=sizes_of(x=shape), seed=group)
+    loose = dtype if dtype == "float16" else "float32"
+    close(target, expected * scale, loose, int(np.prod(weights[1:])))
+
+
+def test_a_weight_of_zero_hides_an_infinite_pixel():
+    """Between two rows of the image, and beside it: what does not take part is not read."""
+    x = np.full((1, 1, 3, 3), np.inf, np.float32)
+    x[0, 0, 1] = 2
+    offsets = np.zeros((1, 2, 3, 3), np.float32)
+    offsets[0, 0] = [[1], [0], [-1]]
+    offsets[0, 1] = [[0], [0.5], [0]]
+    proto = model(
+        [node("DeformConv", ["x", "w", "o"], ["y"])],
+        {"x": (np.float32, x.shape), "o": (np.float32, offsets.shape)},
+        ["y"],
+        {"w": np.ones((1, 1, 1, 1), np.float32)},
+    )
+    out = empty_like((1, 1, 3, 3), np.float32)
+    run_node(proto, {"x": laid_out(x, (0, 2, 3, 1)), "o": offsets}, [out])
+    np.testing.assert_array_equal(out[0, 0], [[2, 2, 2], [2, 2, 1], [2, 2, 2]])
 
 
 def test_convolutions_ask_for_channels_last():

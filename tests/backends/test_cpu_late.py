@@ -148,10 +148,10 @@ def test_content_that_contradicts_the_operator_is_an_error():
     assert m({"x": np.ones((3, 4), np.float32), "a": ints(1)})[0].tolist() == [[4], [4], [4]]
 
 
-def test_what_no_kernel_is_found_for_is_left_to_the_reference_at_once():
+def test_strings_are_left_to_python_at_once():
     op = node("Expand", ["x", "a"], ["y"])
-    m = Model(model([op], {"x": (np.dtype(object), [1]), "a": (np.int64, [1])}, ["y"]), Options(level=0))
-    assert m.compiled.plan.steps[0].placement.backend == "reference"
+    m = Model(model([op], {"x": (np.dtype(object), [1]), "a": (np.int64, [1])}, ["y"]), Options(level=0, strict=True))
+    assert m.compiled.plan.steps[0].kernel.name == "strings in Python"
     assert m({"x": np.array(["a"], object), "a": ints(2)})[0].tolist() == ["a", "a"]
 
 

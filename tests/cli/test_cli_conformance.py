@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from cli_harness import call, data
 
+from accord.backends.cpu import CpuBackend
 from accord.cli.suites import load_suite
+from accord.ir.reason import Reason
 
 
 @pytest.mark.parametrize(
@@ -32,10 +34,29 @@ def test_random_operators_are_judged_by_distribution() -> None:
     assert "judged by distribution: 1 case: bernoulli" in call("conformance", "--filter", "^bernoulli$").stdout
 
 
-def test_failures_are_listed() -> None:
-    result = call("conformance", "--suite", "node", "--filter", "^strnormalizer_nostopwords_nochangecase$", "--strict")
+def test_failures_and_fall_backs_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CpuBackend, "known", lambda self, view: Reason("not today"))
+    arguments = ("conformance", "--suite", "node", "--filter", "^(abs|acos)$")
+    result = call(*arguments, "--strict")
     assert result.exit_code == 1
     assert "FallbackError" in result.stdout
+    found = data(*arguments)
+    assert found["suites"]["node"]["native"] == 0
+    assert [(f["op"], f["reason"], f["cases"]) for f in found["fallbacks"]] == [
+        ("Abs", "cpu: not today", ["abs"]),
+        ("Acos", "cpu: not today", ["acos"]),
+    ]
+    assert "not today" in call(*arguments).stdout
+
+
+def test_a_fall_back_while_running_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is chosen when it runs may find that there is none."""
+    monkeypatch.setattr("accord.backends.cpu.late._form", lambda view: Reason("not now"))
+    monkeypatch.setattr("accord.backends.cpu.late._would_refuse", lambda view, late: False)
+    found = data("conformance", "--suite", "node", "--filter", "^tile$")
+    assert [(f["op"], f["reason"]) for f in found["fallbacks"]] == [
+        ("late Tile", "no kernel is generated for these inputs (not now)")
+    ]
 
 
 def test_wrong_use() -> None:

@@ -74,8 +74,8 @@ def test_dumps_are_valid_and_compute_the_same(tmp_path: Path) -> None:
 def test_fall_backs_are_listed_with_reasons(tmp_path: Path) -> None:
     found = data("explain", write(tmp_path, MIXED), "--shape", "N=2", "--shape", "list=2")
     text = {f["op"]: f["reason"] for f in found["fallbacks"]}
-    assert text["StringNormalizer"].startswith("cpu: ")
-    assert "StringNormalizer ×1" in call("explain", write(tmp_path, MIXED)).stdout
+    assert text["ai.onnx.ml::LabelEncoder"].startswith("cpu: ")
+    assert "LabelEncoder ×1" in call("explain", write(tmp_path, MIXED)).stdout
 
 
 def test_memory_of_open_shapes(tmp_path: Path) -> None:

@@ -133,7 +133,10 @@ def test_strict(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "strict mode" in result.stderr
     assert (
-        data("run", write(tmp_path, MIXED), "--shape", "N=2", "--shape", "list=2")["fallbacks"]["StringNormalizer"] == 1
+        data("run", write(tmp_path, MIXED), "--shape", "N=2", "--shape", "list=2")["fallbacks"][
+            "ai.onnx.ml::LabelEncoder"
+        ]
+        == 1
     )
 
 

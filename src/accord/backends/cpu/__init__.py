@@ -33,14 +33,18 @@ class CpuBackend(Backend):
     def select_late(self, view: NodeView) -> Kernel | Reason:
         """A kernel that is chosen when it runs."""
         from accord.backends.cpu.late import late_kernel
+        from accord.backends.cpu.objects import ObjectKernel
 
         kernel = self.known(view)
-        return kernel if isinstance(kernel, Reason) else late_kernel(view)
+        if isinstance(kernel, (Reason, ObjectKernel)):
+            return kernel
+        return late_kernel(view)
 
     def known(self, view: NodeView) -> Kernel | Reason:
         """As :meth:`select`, by what is known now."""
         from accord.backends.cpu.families import fused, movements
         from accord.backends.cpu.families.table import SELECTORS
+        from accord.backends.cpu.objects import object_kernel
 
         foreign = _foreign()
         if foreign is not None:
@@ -52,18 +56,20 @@ class CpuBackend(Backend):
         if early is not None:
             return early
         selector = SELECTORS.get((view.node.domain, view.node.op_type))
-        if selector is None:
-            return Reason(f"no kernel is generated for {view.node.op_type}")
-        return selector(view)
+        kernel = Reason(f"no kernel is generated for {view.node.op_type}") if selector is None else selector(view)
+        return object_kernel(view) or kernel if isinstance(kernel, Reason) else kernel
 
     def arrange(self, view: NodeView) -> Arrangement:
         """What the operator's family says; row-major where it says nothing."""
         from accord.backends.cpu.families import fused
         from accord.backends.cpu.families.table import ARRANGERS
+        from accord.backends.cpu.objects import objects_of
 
         _register()
         if view.node.domain == FUSED_DOMAIN:
             return fused.arrange_fused(view)
+        if objects_of(view) is not None:
+            return Arrangement(strided=True)
         arranger = ARRANGERS.get((view.node.domain, view.node.op_type))
         return Arrangement() if arranger is None else arranger(view)
 

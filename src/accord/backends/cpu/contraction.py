@@ -160,6 +160,8 @@ def contraction_phase(
     out: Walk,
     expr: Expr,
     operands: tuple[int, ...],
+    *,
+    shared: int = 0,
 ) -> tuple[Phase, DimLike]:
     """A phase, and the bytes of scratch memory that a thread needs.
 
@@ -174,8 +176,10 @@ def contraction_phase(
         out: C.
         expr: What is stored; operand 0 is the sum, of type :func:`accumulator` of A's type.
         operands: A, B, the extras, C, scratch.
+        shared: Bytes at the start of the scratch memory that are not this phase's.
     """
     code, values = describe(GemmCode, groups, rows, n, k, left, right, extras, out, expr)
+    values["shared"] = shared
     dtype, vectors = code.dtype, code.vectors
     apart = code.apart
     plan = _Plan(code, tuple(values), left, apart)
@@ -222,7 +226,7 @@ def describe(
     keep = [i for i, size in enumerate(groups) if size != 1]
     walks = {"c": out, **{f"e{i}": e for i, e in enumerate(extras)}}
     values: dict[str, DimLike] = {"m": D.product(rows), "n": n, "k": k, "a.offset": left.offset}
-    values["b.offset"] = right.offset
+    values["b.offset"], values["shared"] = right.offset, 0
     values.update(left.values)
     kinds = ("packed", "1") if right.packed else (_kind(right.step, "1"), _kind(right.column, "1"))
     if (few and not right.packed) or kinds == ("1", "1"):

@@ -150,8 +150,25 @@ class Convolution:
         matrices = by_group.transpose(order).reshape(self.groups, self.length, self.columns)
         return pack(matrices, self.dtype).reshape(-1)
 
+    def placed(self, at: int) -> RightMatrix:
+        """Weights that are not constant, put without gaps from element ``at`` on: [groups, k, columns], or turned.
+
+        The transpose, whose stride along k is 1, is for few columns.
+        """
+        k, m = self.length, self.columns
+        step, column = (1, k) if few_columns(self.dtype, m, k) else (m, 1)
+        return RightMatrix(self.dtype, (k * m,), step, column, at)
+
     def phase(
-        self, extras: Sequence[Image], out: Image, expr: Expr, operands: tuple[int, ...], *, weights_at: int = 0
+        self,
+        extras: Sequence[Image],
+        out: Image,
+        expr: Expr,
+        operands: tuple[int, ...],
+        *,
+        weights_at: int = 0,
+        right: RightMatrix | None = None,
+        shared: int = 0,
     ) -> tuple[Phase, DimLike]:
         """A phase, and the scratch bytes that a thread needs.
 
@@ -161,11 +178,15 @@ class Convolution:
             expr: What is stored; operand 0 is the sum.
             operands: Image, weights (packed, or [M, C / groups, *taps] without gaps), extras, output, scratch.
             weights_at: First element of packed weights.
+            right: How weights lie that are not as ``operands`` says.
+            shared: Bytes at the start of the scratch memory that are not this phase's.
         """
         # an output whose channels are apart is written in lines of pixels, which end with the image; so does a stage
         images = not self.staged and (out.access.strides[1] == 1 or self.images == 1)
         k, m = self.length, self.columns
-        if self.constant:
+        if right is not None:
+            pass
+        elif self.constant:
             right = RightMatrix(self.dtype, (packed_size(self.dtype, k, m),), offset=weights_at, packed=True)
         else:
             taps = math.prod(self.window.taps)
@@ -192,7 +213,7 @@ class Convolution:
             a = matrix_left(left)
         else:
             a = self.stage(left) if self.staged else self._patches(left, images=images)
-        return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands)
+        return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands, shared=shared)
 
     def _patches(self, left: Walk, *, images: bool) -> Left:
         strides = self.x.access.strides

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from accord.backends.cpu.contraction import packed_size
+from accord.backends.cpu.contraction import RightMatrix, accumulator, packed_size
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.panels import aligned
 from accord.backends.cpu.patches import Window
+from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.protocol import Array, Phase
-from accord.expr.lang import Expr
+from accord.expr.lang import Expr, bits, cast, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
@@ -74,6 +75,40 @@ class CombWeights:
         by_group = np.concatenate(parts, axis=1).reshape(c.groups, c.channels, c.columns, *c.window.taps)
         return c.pack(by_group.swapaxes(1, 2))
 
+    def place(self, dtype: str, access: Access, right: RightMatrix, operands: tuple[int, int]) -> list[Phase]:
+        """Phases that put their part of weights that are not constant where ``right`` says.
+
+        Args:
+            dtype: Element type of the weights.
+            access: How they lie.
+            right: See :meth:`~accord.backends.cpu.conv.Convolution.placed`.
+            operands: Numbers of the weights and of the memory for their parts.
+        """
+        c = self.convolution
+        columns = c.columns // len(self.taps)
+        channel, column, *space = access.strides
+        met = math.prod(c.window.taps)
+        # k counts taps, then channels; else channels, then taps
+        along = [math.prod(c.window.taps[i + 1 :]) * (c.channels if c.channels_inner else 1) for i in range(len(space))]
+        own = 1 if c.channels_inner else met
+        phases = []
+        for i, taps in enumerate(self.taps):
+            steps = [t[1] - t[0] if len(t) > 1 else 0 for t in taps]
+            first = access.offset
+            for t, s in zip(taps, space, strict=True):
+                first = first + (t[0] * s if t else 0)
+            source = Access(
+                (channel * c.channels, channel, *(d * s for d, s in zip(steps, space, strict=True)), column), first
+            )
+            target = Access(
+                (right.groups[0], own * right.step, *(a * right.step for a in along), right.column),
+                right.offset + i * columns * right.column,
+            )
+            extents = (c.groups, c.channels, *c.window.taps, columns)
+            value = cast(operand(0, dtype), right.dtype)
+            phases.append(pointwise_phase(extents, [(dtype, source)], [(right.dtype, target)], [value], operands))
+        return phases
+
 
 def pack_combs(weights: Sequence[CombWeights], w: Array) -> Array:
     """Weights [C, M / groups, *taps] as the phases of :func:`transposed_phases` read them."""
@@ -95,6 +130,7 @@ def transposed_phases(
     out: Image,
     expr: Expr,
     operands: tuple[int, ...],
+    live: tuple[str, Access] | None = None,
 ) -> tuple[list[Phase], tuple[CombWeights, ...], DimLike]:
     """Phases of a transposed convolution, their weights, and the scratch bytes that a thread needs.
 
@@ -110,8 +146,12 @@ def transposed_phases(
         out: The output.
         expr: What is stored; operand 0 is the sum.
         operands: Image, weights of :func:`pack_combs`, extras, output, scratch.
+        live: Element type of weights that are not constant, and how they lie: they are the second operand as they are,
+            and are put in order in the scratch memory.
     """
     c, m = w[0] // groups, w[1]
+    size = bits(accumulator(x.dtype)) // 8
+    shared = 0 if live is None else -(-math.prod(w) * size // 64) * 64
     phases: list[Phase] = []
     weights: list[CombWeights] = []
     scratch: DimLike = 0
@@ -141,12 +181,19 @@ def transposed_phases(
             inside=inside,
         )
         places = [_combed(image, chosen, _columns(image, m) if len(beside) > 1 else None) for image in (out, *extras)]
-        phase, own = convolution.phase(places[1:], places[0], expr, operands, weights_at=at)
         weights.append(CombWeights(convolution, tuple(tuple(c.taps for c in (*outer, last)) for last in beside)))
-        at += groups * packed_size(convolution.dtype, convolution.length, convolution.columns)
+        if live is None:
+            phase, own = convolution.phase(places[1:], places[0], expr, operands, weights_at=at)
+            at += groups * packed_size(convolution.dtype, convolution.length, convolution.columns)
+        else:
+            right, memory = convolution.placed(at), operands[-1]
+            phases += weights[-1].place(*live, right, (operands[1], memory)) if convolution.length else []
+            at += groups * convolution.length * convolution.columns
+            reads = (operands[0], memory, *operands[2:])
+            phase, own = convolution.phase(places[1:], places[0], expr, reads, right=right, shared=shared)
         phases.append(phase)
         scratch = D.maximum(scratch, own)
-    return phases, tuple(weights), scratch
+    return phases, tuple(weights), scratch + shared
 
 
 def _columns(image: Image, channels: int) -> DimLike | None:

@@ -96,8 +96,9 @@ class GemmCode(KernelCode):
 
         ``block`` rows share a panel of A; ``task_groups``, ``task_rows`` and ``task_panels`` are a task; ``run`` is the
         greatest length of a sum in registers; ``parts`` is 1 where sums of several chunks are kept apart; ``*_at`` are
-        offsets of areas of a thread's scratch memory of ``scratch`` bytes. ``tile`` and ``high`` are the tiles for a
-        whole panel and their greatest height, ``tile.last`` and ``high.last`` those of the last one.
+        offsets of areas of a thread's scratch memory of ``scratch`` bytes, which begins after ``shared`` bytes.
+        ``tile`` and ``high`` are the tiles for a whole panel and their greatest height, ``tile.last`` and ``high.last``
+        those of the last one.
         """
         operands: list[str] = []
         for name, p in self.operands.items():
@@ -108,7 +109,7 @@ class GemmCode(KernelCode):
         right = {"packed": (), "1": column, "s": ("b.k", *column), "taps": ("b.k", "b.taps", *column)}
         return (
             *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
-            *"run parts direct pack_b pitch scratch a_at b_at stage_at tables_at".split(),
+            *"run parts direct pack_b pitch shared scratch a_at b_at stage_at tables_at".split(),
             *"tile high tile.last high.last a.offset b.offset".split(),
             *self.left.names,
             *right[self.right.step],
@@ -191,7 +192,8 @@ class Writer:
             self.bases[f"e{i}"] = b.address(b.operand(2 + i), e.dtype, p[f"e{i}.offset"])
         last = 2 + len(code.extras)
         self.bases["c"] = b.address(b.operand(last), code.out.dtype, p["c.offset"])
-        self.sums = b.op(f"getelementptr i8, ptr {b.operand(last + 1)}, i64 {b.mul('%thread', p['scratch'])}")
+        own = b.add(p["shared"], b.mul("%thread", p["scratch"]))
+        self.sums = b.op(f"getelementptr i8, ptr {b.operand(last + 1)}, i64 {own}")
         areas = ("a_at", "b_at", "stage_at", "tables_at")
         self.panel_a, self.panel_b, stage, table = (
             b.op(f"getelementptr i8, ptr {self.sums}, i64 {p[area]}") for area in areas

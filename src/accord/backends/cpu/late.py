@@ -20,7 +20,7 @@ import numpy as np
 from accord.backends.cpu.host import CpuHostKernel, start
 from accord.backends.cpu.program import KernelCode
 from accord.backends.protocol import Alias, Array, HostKernel, Kernel, ViewKernel
-from accord.errors import AccordError, UnsupportedError
+from accord.errors import AccordError, FallbackWarning, UnsupportedError
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.reason import FUSED_DOMAIN, Reason
@@ -176,7 +176,7 @@ class LateKernel(CpuHostKernel):
         kernel = backend.select(self._view(inputs))
         if not isinstance(kernel, HostKernel):
             raise UnsupportedError("no kernel is generated for these inputs", found=str(why))
-        warnings.warn(f"{self.name}: no kernel is generated for these inputs ({why})", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{self.name}: no kernel is generated for these inputs ({why})", FallbackWarning, stacklevel=2)
         return kernel.run(inputs)
 
 

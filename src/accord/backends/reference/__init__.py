@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from accord.backends.reference.kernels import ReferenceKernel
     from accord.backends.view import NodeView
 
-__all__ = ["ReferenceBackend", "backend"]
+__all__ = ["ReferenceBackend", "backend", "node_proto"]
 
 
 class _NodeKernel(HostKernel):
@@ -104,7 +104,7 @@ class ReferenceBackend(Backend):
             attributes = {n: a.default for n, a in contract.semantic.attributes.items() if a.default is not None}
             attributes |= {a.name: a.value for a in node.attributes.values()}
             return _ContractKernel(contract.semantic.reference, attributes)
-        proto = _proto(node)
+        proto = node_proto(node)
         body = next((a.g for a in proto.attribute if a.name == "body"), None)
         if (node.domain, node.op_type) == ("accord", "Gradient") and body is not None:
             return _NodeKernel(_gradient(proto, body))
@@ -139,7 +139,7 @@ def _gradient(proto: Any, body: Any) -> ReferenceKernel:
     return ReferenceKernel(proto, 1, context=context)
 
 
-def _proto(node: Any) -> Any:
+def node_proto(node: Any) -> Any:
     """The node as a protobuf; values that a rule made need not have names yet."""
     import onnx
     import onnx_ir as ir

@@ -1,15 +1,23 @@
-"""Selection by a condition, normalisation by the batch's own statistics, causal convolution."""
+"""Selection by a condition, normalisation by the batch's own statistics, causal convolution, values that are there."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from accord.ir.build import Builder
 from accord.ir.expand import expands, given, required
+from accord.ir.facts import SequenceFact, TensorFact
 from accord.ir.infer import Inference
 from accord.ops.microsoft.common import Outputs, activate, cast, dims, flat, half, size, wants
 
-__all__ = ["batch_normalization", "causal_conv_with_state", "compress"]
+__all__ = [
+    "batch_normalization",
+    "causal_conv_with_state",
+    "compress",
+    "optional_get_element",
+    "optional_has_element",
+]
 
 _LAST = (1 << 63) - 1
 
@@ -79,3 +87,17 @@ def causal_conv_with_state(b: Builder, n: Inference) -> Outputs:
         begin = b("Sub", size(b, joined, 2), b.ints(kernel - 1))
         present = b("Slice", joined, begin, b.ints(_LAST), b.ints(2))
     return [activated, present]
+
+
+@expands("OptionalHasElement")
+def optional_has_element(b: Builder, n: Inference) -> Outputs:
+    """What is no optional is there."""
+    if not n.has(0):
+        return [b.const(np.array(False))]
+    return [b.const(np.array(True))] if isinstance(n.inputs[0], (TensorFact, SequenceFact)) else None
+
+
+@expands("OptionalGetElement")
+def optional_get_element(b: Builder, n: Inference) -> Outputs:
+    """What is no optional is its own element."""
+    return [b("Identity", required(n, 0))] if isinstance(n.inputs[0], (TensorFact, SequenceFact)) else None

@@ -10,6 +10,7 @@ import numpy as np
 from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.conv_transpose import CombWeights, combs, pack_combs, transposed_phases
+from accord.backends.cpu.deform import deform_phases
 from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
@@ -220,15 +221,66 @@ def _after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
     return Epilogue(substitute(then.expr, moved), (*extras, *then.extras))
 
 
+@arranges("DeformConv")
+def deformed_images(view: NodeView) -> Arrangement:
+    """Channels follow each other in the image and in what is written; weights have no gaps."""
+    shape = view.output().shape
+    if shape is None or len(shape) < 3:
+        return Arrangement()
+    order = channels_last(len(shape))
+    return Arrangement((order, tuple(range(len(shape)))), (order,), strided=True)
+
+
+@selects("DeformConv", epilogue=True)
+def deform_conv(view: NodeView) -> Kernel | Reason:
+    """Convolution whose taps are read at offsets, over one to three spatial axes."""
+    found = _inputs(view, 3)
+    if isinstance(found, Reason):
+        return found
+    (x, w, _), dtype = found
+    out = view.output().shape
+    axes = len(x) - 2
+    if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
+        return Reason("only one to three spatial axes")
+    if not D.is_known(w) or 0 in w:
+        return Reason("the weights' shape is only known at run time")
+    if view.access(0).strides[1] != 1:
+        return Reason("the image's channels are apart")
+    groups = int(view.attr("group", 1))
+    window = _window(view, w)
+    epilogue, _ = _with_bias(view, dtype, out, 3)
+    pads, image = tuple(_pads(view, x[2:], out[2:], window)[0]), Image(dtype, view.access(0))
+    constant = view.tensor(1).is_const
+    convolution = Convolution(x[0], groups, w[1], w[0] // groups, x[2:], out[2:], window, pads, image, constant)
+    further = (2, 4) if view.has(4) else (2,)
+    first, count = 2 + len(further), len(epilogue.extras)
+    phases, scratch = deform_phases(
+        convolution,
+        int(view.attr("offset_group", 1)),
+        [view.access(i) for i in further],
+        [Image(e.dtype, e.access) for e in epilogue.extras],
+        Image(epilogue.expr.dtype, view.output_access()),
+        with_sum(epilogue.expr, accumulator(dtype)),
+        (0, 1, *range(first, first + count + 2), *range(2, first)),
+    )
+    constants: dict[int, Constant] = {}
+    if constant:
+        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution, False)
+    reads = (0, 1, *further, 3) if view.has(3) else (0, 1, *further)
+    flops = 2 * D.product((*out, *w[1:]))
+    return NativeKernel(f"deform conv {dtype}", tuple(phases), reads, constants, workspace=scratch, flops=flops)
+
+
 @arranges("Conv", "ConvTranspose")
 def images_with_channels_last(view: NodeView) -> Arrangement:
-    """Channels follow each other in what is written; any image can be read."""
+    """Channels follow each other in what is written; any image can be read, and weights without gaps."""
     shape = view.output().shape
     if shape is None or len(shape) < 3:
         return Arrangement()
     if is_depthwise(view):
         return channels_last_arrangement(view)
-    return Arrangement((), (channels_last(len(shape)),), strided=True)
+    weights = None if view.node.op_type == "ConvTranspose" else tuple(range(len(shape)))
+    return Arrangement((None, weights), (channels_last(len(shape)),), strided=True)
 
 
 @selects("Conv", epilogue=True)
@@ -249,11 +301,7 @@ def conv(view: NodeView) -> Kernel | Reason:
     if not D.is_known(w) or 0 in w:
         return Reason("the weights' shape is only known at run time")
     groups = int(view.attr("group", 1))
-    window = Window(
-        tuple(w[2:]),
-        tuple(int(s) for s in view.attr("strides", (1,) * axes)),
-        tuple(int(d) for d in view.attr("dilations", (1,) * axes)),
-    )
+    window = _window(view, w)
     pads, inside = _pads(view, x[2:], out[2:], window)
     epilogue, reads = _with_bias(view, dtype, out)
     convolution = Convolution(
@@ -288,23 +336,33 @@ def conv(view: NodeView) -> Kernel | Reason:
     return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops, note=note)
 
 
+def _window(view: NodeView, w: Sequence[int]) -> Window:
+    """The kernel of weights ``[M, C / groups, *taps]``."""
+    axes = len(w) - 2
+    return Window(
+        tuple(w[2:]),
+        tuple(int(s) for s in view.attr("strides", (1,) * axes)),
+        tuple(int(d) for d in view.attr("dilations", (1,) * axes)),
+    )
+
+
 def _packed_weights(fact: TensorFact, convolution: Convolution, transformed: bool) -> Array:
     if transformed:
         return transformed_weights(fact.numpy(), convolution.groups)
     return convolution.pack(fact.numpy())
 
 
-def _with_bias(view: NodeView, dtype: str, out: Shape) -> tuple[Epilogue, tuple[int, ...]]:
-    """The addition of a convolution's bias and what is fused to it, and the inputs that the kernel reads."""
+def _with_bias(view: NodeView, dtype: str, out: Shape, index: int = 2) -> tuple[Epilogue, tuple[int, ...]]:
+    """The addition of a convolution's bias, input ``index``, and what is fused to it, and the inputs that it reads."""
     real = accumulator(dtype)
-    if not view.has(2):
+    if not view.has(index):
         return _after(operand(0, real), [], epilogue_of(view)), (0, 1)
     axes = len(out) - 2
-    access = view.access(2)
+    access = view.access(index)
     over_axes = Access((*access.strides, *(0,) * axes), access.offset)
     bias = Extra(dtype, broadcast_access((out[1], *(1,) * axes), out, over_axes))
     total = call("add", operand(0, real), cast(operand(1, dtype), real))
-    return _after(total, [bias], epilogue_of(view)), (0, 1, 2)
+    return _after(total, [bias], epilogue_of(view)), (0, 1, index)
 
 
 def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[list[DimLike], bool]:
@@ -336,10 +394,9 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
     axes = len(x) - 2
     if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
         return Reason("only one to three spatial axes")
-    if not view.tensor(1).is_const:
-        return Reason("the weights are not constant")
     if not D.is_known(w) or 0 in w:
-        return Reason("the weights are empty")
+        return Reason("the weights' shape is only known at run time, or they are empty")
+    constant = view.tensor(1).is_const
     taps = tuple(w[2:])
     steps = [int(s) for s in view.attr("strides", (1,) * axes)]
     dilations = [int(d) for d in view.attr("dilations", (1,) * axes)]
@@ -364,8 +421,10 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
         Image(epilogue.expr.dtype, view.output_access()),
         with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
+        None if constant else (dtype, view.access(1)),
     )
-    constants[1] = functools.partial(_packed_combs, view.tensor(1), weights)
+    if constant:
+        constants[1] = functools.partial(_packed_combs, view.tensor(1), weights)
     flops = 2 * D.product((*x, *w[1:]))
     name = f"conv transpose {dtype}"
     return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accord.backends.cpu.determinant import determinant_phase
-from accord.backends.cpu.families.group import Group, wide
+from accord.backends.cpu.families.group import Group
 from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.movement import integers_phase
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, cast, const
-from accord.expr.primitives import eq, gt, select
+from accord.expr.primitives import gt, select
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
 from accord.ops.standard.contraction import labels_of
 
-__all__ = ["binarizer", "determinant", "diagonal_sums", "eye_like", "sizes"]
+__all__ = ["binarizer", "determinant", "diagonal_sums", "sizes"]
 
 
 @arranges("Det")
@@ -66,19 +66,6 @@ def _stride(access: Access, labels: Sequence[str], label: str) -> DimLike:
     for s, own in zip(access.strides, labels, strict=True):
         step = step + s if own == label else step
     return step
-
-
-@member("EyeLike")
-def eye_like(group: Group, view: NodeView) -> Reason | None:
-    """Ones on a diagonal."""
-    found = known(view.output(), "the output")
-    if isinstance(found, Reason):
-        return found
-    shape, dtype = found
-    rows, columns = (group.axis(d) for d in shape)
-    diagonal = group.index(columns) - group.index(rows)
-    one, zero = const(1, wide(dtype)), const(0, wide(dtype))
-    return group.define(view, 0, select(eq(diagonal, int(view.attr("k", 0))), one, zero), (rows, columns))
 
 
 @member("Binarizer", domain="ai.onnx.ml")
