@@ -143,7 +143,8 @@ class Storage:
         total = sum(size for _, size, _ in entries)
         if total <= self._limit:
             return
-        for _, size, path in sorted(entries):
+        # clocks of file systems are coarse: of what was used at the same time, the largest goes first
+        for _, size, path in sorted(entries, key=lambda e: (e[0], -e[1])):
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
