@@ -285,7 +285,14 @@ def cut(p: Problem) -> Blocks:
 
 
 def scratch_bound(
-    dtype: str, vectors: int, k: DimLike, packed: bool, apart: int, tables: int, stage: tuple[DimLike, DimLike] | None
+    dtype: str,
+    vectors: int,
+    k: DimLike,
+    packed: bool,
+    apart: int,
+    tables: int,
+    stage: tuple[DimLike, DimLike] | None,
+    few: int,
 ) -> DimLike:
     """Bytes of scratch memory that no cut of a problem exceeds, whatever the sizes that are not known.
 
@@ -297,6 +304,7 @@ def scratch_bound(
         apart: Bytes of an element of C if its columns are apart.
         tables: Operands whose rows are looked up.
         stage: Where A is staged, bytes for a single line of output, and its rows.
+        few: So many rows at most are copied with all of k.
     """
     width, size = machine().width(bits(dtype)), bits(dtype) // 8
     wide = vectors * width
@@ -306,6 +314,9 @@ def scratch_bound(
     sums = max(_PARTS, _MOST_BLOCK * wide * size) + width * size if not isinstance(k, int) or k > MOST_CHUNK else 0
     room = machine().l2 // 4
     left: DimLike = max(min(_MOST_BLOCK * pitch, room), high * pitch) + width * pitch
+    if few:
+        assert isinstance(k, int)
+        left = D.maximum(left, (few + width) * _pitch(k, dtype))
     block: DimLike = max(_MOST_BLOCK, high)
     if stage is not None:
         left, block = D.maximum(stage[0], room), D.maximum(stage[1], _MOST_STAGED)

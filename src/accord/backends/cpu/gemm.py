@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from accord.backends.cpu.codes import Codes, CodesTileCode, expand_panel
 from accord.backends.cpu.dot import DotCode
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
@@ -39,13 +40,15 @@ class Right:
     Attributes:
         dtype: Element type in memory.
         step: Along k: "1", "s", "taps" where k counts taps and then channels but taps are next to each other, or
-            "packed" for panels that were made at load.
+            "packed" for panels that were made at load, or "codes" for panels of a weight of a few bits.
         column: From column to column: "1" or "s".
+        codes: How such a weight is coded.
     """
 
     dtype: str
     step: str
     column: str = "1"
+    codes: Codes | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,13 @@ class GemmCode(KernelCode):
             operands += {"u": [f"{name}.row"], "t": [f"{name}.row{i}" for i in range(self.row_axes)]}.get(p.row, [])
         groups = [f"group{i}.{what}" for i in range(self.group_axes) for what in ("size", "a", "b", *self.operands)]
         column = ("b.column",) if self.right.column == "s" else ()
-        right = {"packed": (), "1": column, "s": ("b.k", *column), "taps": ("b.k", "b.taps", *column)}
+        right = {
+            "packed": (),
+            "codes": ("b.panel",),
+            "1": column,
+            "s": ("b.k", *column),
+            "taps": ("b.k", "b.taps", *column),
+        }
         return (
             *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
             *"run parts direct pack_b pitch scratch a_at b_at stage_at tables_at".split(),
@@ -139,7 +148,8 @@ class GemmCode(KernelCode):
         """The tiles for a whole panel, and transpositions."""
         width = machine().width(bits(self.dtype))
         tile = DotCode(self.dtype, self.few) if self.few else TileCode(self.dtype, self.vectors)
-        return (tile, *(TransposeCode(*dtypes, width) for dtypes in self.transposes.values()))
+        coded = () if self.right.codes is None else (CodesTileCode(self.right.codes, self.vectors),)
+        return (tile, *coded, *(TransposeCode(*dtypes, width) for dtypes in self.transposes.values()))
 
     @property
     def apart(self) -> int:
@@ -296,7 +306,7 @@ class Writer:
         columns = b.min(b.sub(p["n"], column), self.wide)
         tile, high, heights = self.tile_of(panel)
         line = str(code.few) if code.few else self.line(columns)
-        right = self._right(here["b"], number, column, columns, part.chunk, line)
+        right = self._right(here["b"], number, panel, columns, part.chunk, line)
         ahead = self._ahead(right[0], panels, panel, part.chunk)
         apart = b.mul(b.mul(number, p["parts"]), b.mul(p["block"], self.wide))
         sums = b.address(self.sums, code.dtype, apart)
@@ -432,6 +442,14 @@ class Writer:
     def _pack(self, base: str, panels: tuple[str, str]) -> None:
         """Pack a task's panels of B, with all of k: where columns follow each other, line by line for all panels."""
         b, p, code = self.b, self.p, self.code
+        if code.right.codes is not None:
+            with b.loop(
+                panels[0], b.op(f"select i1 {b.compare('ne', p['pack_b'], 0)}, i64 {panels[1]}, i64 0")
+            ) as panel:
+                line = self.line(b.min(b.sub(p["n"], b.mul(panel, self.wide)), self.wide))
+                groups = b.address(base, "u8", b.mul(panel, p["b.panel"]))
+                expand_panel(b, code.right.codes, groups, p["k"], line, self._packed(b.sub(panel, panels[0]), "0"))
+            return
         strides = self._strides()
         by_line = code.right.column == "1"
 
@@ -472,14 +490,23 @@ class Writer:
         b = self.b
         return b.op(f"and i64 {b.add(columns, self.width - 1)}, {-self.width}")
 
-    def _right(self, base: str, number: str, column: str, columns: str, chunk: Chunk, line: str) -> tuple[str, str]:
-        """Address of B's lines for a chunk and their distance in bytes; for few columns, of its columns."""
+    def _right(self, base: str, number: str, index: str, columns: str, chunk: Chunk, line: str) -> tuple[str, str]:
+        """Address of the lines of B's panel ``index`` for a chunk and their distance in bytes.
+
+        ``number`` is which of the task's panels it is. For few columns the address and the distance of columns; for a
+        weight of a few bits that few rows meet, the address of its groups.
+        """
         b, p, code = self.b, self.p, self.code
         if code.few:
             distance = p["k"] if code.right.step == "packed" else p["b.column"]
             return b.address(base, code.right.dtype, chunk.start), b.mul(distance, self.size)
+        column = b.mul(index, self.wide)
         inside = b.mul(chunk.start, line)
         line_bytes = b.mul(line, self.size)
+        if code.right.codes is not None:
+            groups = b.address(base, "u8", b.mul(index, p["b.panel"]))
+            made = b.compare("ne", p["pack_b"], 0)
+            return b.op(f"select i1 {made}, ptr {self._packed(number, inside)}, ptr {groups}"), line_bytes
         if code.right.step == "packed":
             return b.address(base, code.right.dtype, b.add(b.mul(column, p["k"]), inside)), line_bytes
         panel = self._packed(number, inside)

@@ -23,9 +23,12 @@ from accord.expr.lang import bits
 
 __all__ = [
     "CACHE_LINE",
+    "IN_FLIGHT",
     "MOST_HEIGHT",
     "TILE_ARGUMENTS",
     "TileCode",
+    "by_height",
+    "fma",
     "most_rows",
     "next_heights",
     "tile_address",
@@ -46,7 +49,7 @@ TILE_ARGUMENTS: Final = (
 )
 
 #: Additions that must be under way to keep two units of latency four busy.
-_IN_FLIGHT: Final = 8
+IN_FLIGHT: Final = 8
 #: Every number of rows up to this is a tile of its own.
 _SMALL: Final = 8
 #: Greatest height of any tile.
@@ -121,16 +124,28 @@ class TileCode(KernelCode):
         """LLVM text."""
         heights = tile_heights(self.dtype, self.vectors)
         tiles = [_Tile(self, f"{name}_{rows}", rows).write() for rows in heights]
-        b = Builder(name, TILE_ARGUMENTS)
-        arguments = ", ".join(TILE_ARGUMENTS.split(", "))
-        cases = " ".join(f"i64 {rows}, label %rows{rows}" for rows in heights)
-        b.emit(f"switch i64 %rows, label %done [ {cases} ]")
-        for rows in heights:
-            b.label(f"rows{rows}")
-            b.emit(f"musttail call void @{name}_{rows}({arguments})")
-            b.emit("ret void")
-        b.label("done")
-        return b.module(*tiles) + '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
+        return by_height(name, heights, tiles) + '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
+
+
+def by_height(name: str, heights: Sequence[int], tiles: Sequence[Builder]) -> str:
+    """The text of a module of ``tiles``, called ``name`` and a height, and a function that calls the one wanted."""
+    b = Builder(name, TILE_ARGUMENTS)
+    cases = " ".join(f"i64 {rows}, label %rows{rows}" for rows in heights)
+    b.emit(f"switch i64 %rows, label %done [ {cases} ]")
+    for rows in heights:
+        b.label(f"rows{rows}")
+        b.emit(f"musttail call void @{name}_{rows}({TILE_ARGUMENTS})")
+        b.emit("ret void")
+    b.label("done")
+    return b.module(*tiles)
+
+
+def fma(b: Builder, dtype: str, width: int, x: str, y: str, z: str) -> str:
+    """``x * y + z`` of vectors, in one instruction where there is one."""
+    type_ = vector(dtype, width)
+    name = f"{type_} @llvm.fmuladd.{dtype if width == 1 else f'v{width}{dtype}'}"
+    b.declare(f"declare {name}({type_}, {type_}, {type_})")
+    return b.op(f"call {name}({type_} {x}, {type_} {y}, {type_} {z})")
 
 
 @functools.cache
@@ -153,7 +168,7 @@ class _Tile:
         self.type = vector(code.dtype, self.width)
         self.zero = "zeroinitializer" if self.width > 1 else "0.0"
         self.sets = 1
-        while self.sets < 4 and self.sets * rows * self.vectors < _IN_FLIGHT:
+        while self.sets < 4 and self.sets * rows * self.vectors < IN_FLIGHT:
             self.sets *= 2
         # the loads of a tile of one vector take all the time that its products do
         self.looks_ahead = rows > 2 and self.vectors > 1
@@ -300,11 +315,8 @@ class _Tile:
 
     def _prefetch(self, line: str) -> None:
         b = self.b
-        b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         far = b.op(f"getelementptr i8, ptr {line}, i64 {self.ahead}")
-        for offset in range(0, self.vectors * self.width * self.size, 64):
-            at = b.op(f"getelementptr i8, ptr {far}, i64 {offset}")
-            b.emit(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 3, i32 1)")
+        b.prefetch(far, self.vectors * self.width * self.size)
 
     def _element(self, base: str, row: int, step: int) -> str:
         b = self.b

@@ -97,7 +97,7 @@ class _Weight:
         b = self.b
         plain = self.zeros is None or b.fact(self.zeros).dtype == UINT8
         width = self.blocks * self.block
-        if plain and groups is None and self.bits in (4, 8):
+        if plain and groups is None and self.bits in (2, 4, 8):
             weight = self._blocked(width)
         else:
             weight = self._spelled_out(groups, width)
@@ -106,7 +106,7 @@ class _Weight:
         return b("Slice", weight, b.ints(0), b.ints(self.k), b.ints(1))
 
     def _blocked(self, width: int) -> ir.Value | None:
-        """By DequantizeLinear; None where a 4-bit zero point is not constant."""
+        """By DequantizeLinear; 2-bit codes become those of 4 bits, since opset 24 has no shorter ones."""
         b, half = self.b, 1 << (self.bits - 1)
         packed = constant_array(b, self.packed)
         zeros = None if self.zeros is None else constant_array(b, self.zeros)
@@ -118,11 +118,13 @@ class _Weight:
                 else reshape(b, self.zeros, self.n, self.blocks)
             )
         elif packed is not None and (self.zeros is None or zeros is not None):
+            if self.bits == 2:
+                packed = _packed_rows(unpack_array(packed.reshape(self.n, -1), 2))
             data = _as_uint4(b, packed, (self.n, width))
             if zeros is None:
                 flat = np.full((self.n, self.blocks), half, np.uint8)
             else:
-                flat = unpack_array(zeros.reshape(self.n, -1), 4)[:, : self.blocks]
+                flat = unpack_array(zeros.reshape(self.n, -1), self.bits)[:, : self.blocks]
             zero = _as_uint4(b, _packed_rows(flat), (self.n, self.blocks))
         else:
             return self._spelled_out(None, width)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.conv_transpose import CombWeights, combs, pack_combs, transposed_phases
-from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
+from accord.backends.cpu.epilogue import Epilogue, Extra, RootView, epilogue_of
+from accord.backends.cpu.families.coded import coded_weight
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
@@ -18,6 +20,7 @@ from accord.backends.cpu.patches import Window
 from accord.backends.cpu.winograd import reason_against, transformed_weights, winograd_phase
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
 from accord.backends.view import NodeView
+from accord.errors import CompileError
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
@@ -148,7 +151,13 @@ def _product(
 
 
 def _constant(view: NodeView, dtype: str, batch: Shape, constants: dict[int, Constant]) -> RightMatrix | None:
-    """B packed, if it is a constant whose columns are many enough; its array goes to ``constants``."""
+    """B packed, if it is a constant; its array goes to ``constants``."""
+    if isinstance(view, RootView) and view.prologue:
+        weight = coded_weight(view.prologue, view)
+        if isinstance(weight, Reason):
+            raise CompileError("a weight of a few bits was fused that no kernel reads", found=str(weight))
+        constants[1] = weight.packed
+        return replace(weight.right, groups=(0,) * len(batch))
     fact = view.tensor(1)
     if not fact.is_const or fact.shape is None:
         return None
