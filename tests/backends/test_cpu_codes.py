@@ -68,15 +68,17 @@ def check(model: bytes, k: int, n: int, dtype: Any, rows: tuple[int, ...], rng: 
 
 
 def n_bits(
-    rng: np.random.Generator, k: int, n: int, bits: int, block: int, zeros: bool, bias: bool, dtype: Any
+    rng: np.random.Generator, k: int, n: int, bits: int, block: int, zeros: str, bias: bool, dtype: Any
 ) -> bytes:
     blocks = -(-k // block)
     inputs: list[tuple[str, Any]] = [
         ("B", rng.integers(0, 256, (n, blocks, block * bits // 8)).astype(U8)),
         ("s", rng.uniform(-0.02, 0.02, (n, blocks)).astype(dtype)),
     ]
-    if zeros:
+    if zeros == "packed":
         inputs.append(("z", rng.integers(0, 256, (n, -(-blocks * bits // 8))).astype(U8)))
+    elif zeros:
+        inputs.append(("z", rng.uniform(0, 1 << bits, (n, blocks)).astype(dtype)))
     if bias:
         inputs.append(("b", rng.standard_normal(n).astype(dtype)))
     names = ["x", "B", "s", "z" if zeros else "", "", "b" if bias else ""]
@@ -91,7 +93,8 @@ def test_mat_mul_n_bits(data: st.DataObject) -> None:
     bits, block = data.draw(st.sampled_from([4, 4, 8, 2])), data.draw(st.sampled_from([16, 32, 64, 128, 256]))
     k, n = data.draw(st.integers(40, 300)), data.draw(st.integers(26, 110))  # facts hold smaller constants
     dtype = data.draw(st.sampled_from([F, F, H]))
-    model = n_bits(rng, k, n, bits, block, data.draw(st.booleans()), data.draw(st.booleans()), dtype)
+    zeros = data.draw(st.sampled_from(["", "packed", "float"]))
+    model = n_bits(rng, k, n, bits, block, zeros, data.draw(st.booleans()), dtype)
     rows = data.draw(st.lists(st.sampled_from([1, 1, 2, 3, 5, 7, 8, 13, 36, 37, 150]), min_size=1, max_size=3))
     check(model, k, n, dtype, tuple(rows), rng)
 
@@ -132,7 +135,7 @@ def test_blocks_in_any_spelling(data: st.DataObject) -> None:
 
 def test_a_stored_plan_gives_the_same() -> None:
     rng = np.random.default_rng(1)
-    model = n_bits(rng, 96, 40, 4, 32, True, True, F)
+    model = n_bits(rng, 96, 40, 4, 32, "packed", True, F)
     first, second = accord.load(model), accord.load(model)
     assert list(second.seconds) == ["stored"]
     for m in (1, 50):
@@ -143,7 +146,7 @@ def test_a_stored_plan_gives_the_same() -> None:
 def test_sizes_that_are_known_need_no_other_code() -> None:
     """Batches are rows; the tail of k is no whole word."""
     rng = np.random.default_rng(2)
-    model = onnx.ModelProto.FromString(n_bits(rng, 70, 33, 4, 32, False, False, F))
+    model = onnx.ModelProto.FromString(n_bits(rng, 70, 33, 4, 32, "", False, F))
     for shape in ((1, 70), (2, 3, 70), (5, 1, 1, 70)):
         del model.graph.input[0].type.tensor_type.shape.dim[:]
         for size in shape:
@@ -151,7 +154,7 @@ def test_sizes_that_are_known_need_no_other_code() -> None:
         model.graph.output[0].type.tensor_type.ClearField("shape")
         x = rng.standard_normal(shape).astype(F)
         found = accord.load(model.SerializeToString())(x=x)[0]
-        flat = accord.load(n_bits(np.random.default_rng(2), 70, 33, 4, 32, False, False, F))(x=x.reshape(-1, 70))[0]
+        flat = accord.load(n_bits(np.random.default_rng(2), 70, 33, 4, 32, "", False, F))(x=x.reshape(-1, 70))[0]
         np.testing.assert_allclose(found.reshape(-1, 33), flat, rtol=1e-5, atol=1e-5)
 
 
@@ -189,7 +192,7 @@ from accord.backends.cpu.families import coded
 
 coded.LEAST_BYTES = 0
 rng = np.random.default_rng(0)
-for bits, block, zeros, dtype in [(4, 32, False, np.float32), (4, 16, True, np.float16), (8, 64, True, np.float32)]:
+for bits, block, zeros, dtype in [(4, 32, "", np.float32), (4, 16, "packed", np.float16), (8, 64, "float", np.float32)]:
     for k, n in [(70, 20), (128, 50)]:
         tests.check(tests.n_bits(rng, k, n, bits, block, zeros, True, dtype), k, n, dtype, (1, 4, 5, 40), rng)
 print("ok")

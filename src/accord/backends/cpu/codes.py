@@ -55,13 +55,15 @@ class Codes:
         bits: Of a code: 2, 4 or 8; codes are unsigned.
         block: Codes along k with one scale, a multiple of those in a word.
         scale: Element type of the scales in memory.
-        zero: The zero point of all blocks; None where each has its own, which is a u8.
+        zero: The zero point of all blocks; None where each has its own.
+        points: Element type of those in memory: "u8", or that of the scales.
     """
 
     bits: int
     block: int
     scale: str
     zero: int | None
+    points: str = "u8"
 
     @property
     def word(self) -> int:
@@ -71,7 +73,7 @@ class Codes:
     @property
     def head(self) -> tuple[int, ...]:
         """Bytes of a scale and, where they are stored, of a zero point."""
-        return (bits(self.scale) // 8, *([1] if self.zero is None else []))
+        return (bits(self.scale) // 8, *([bits(self.points) // 8] if self.zero is None else []))
 
     def group(self, line: int) -> int:
         """Bytes of a group of ``line`` columns."""
@@ -89,7 +91,7 @@ def pack_codes(codes: Codes, weight: Array, scales: Array, zeros: Array | None, 
         codes: How it is coded.
         weight: Codes, u8 [n, k].
         scales: [n, blocks].
-        zeros: Zero points, u8 [n, blocks]; None where all are equal.
+        zeros: Zero points [n, blocks]; None where all are equal.
         vectors: Vectors of a panel's line; the last panel is as narrow as it can be.
 
     Returns:
@@ -158,10 +160,16 @@ class _Decoder:
         return converted(self.b, self.width, value, self.codes.scale, "f32")
 
     def zeros(self, at: str) -> str:
-        """2**23 and the zero points, of which a vector lies at ``at`` if they are stored."""
+        """What :meth:`number` wants: 2**23 and the zero points, of which a vector lies at ``at`` if they are stored.
+
+        Those that are no integers stay as they are.
+        """
         b, zero = self.b, self.codes.zero
         if zero is not None:
             return self._lifted(f"splat (i32 {zero})")
+        if self.codes.points != "u8":
+            value = Printer(b, self.width).load(self.codes.points, at)
+            return converted(b, self.width, value, self.codes.points, "f32")
         points = b.op(f"load <{self.width} x i8>, ptr {at}, align 1")
         return self._lifted(b.op(f"zext <{self.width} x i8> {points} to {self.words}"))
 
@@ -183,8 +191,10 @@ class _Decoder:
             function = "@llvm.x86.avx512.permvar.sf.512"
             b.declare(f"declare {self.floats} {function}({self.floats}, {self.words})")
             return b.op(f"call {self.floats} {function}({self.floats} <{table}>, {self.words} {shifted})")
-        code = b.op(f"and {self.words} {shifted}, splat (i32 {(1 << codes.bits) - 1})")
-        return b.op(f"fsub {self.floats} {self._lifted(code)}, {zeros}")
+        code = self._lifted(b.op(f"and {self.words} {shifted}, splat (i32 {(1 << codes.bits) - 1})"))
+        if codes.points != "u8":
+            code = b.op(f"fsub {self.floats} {code}, {self._lifted('zeroinitializer')}")
+        return b.op(f"fsub {self.floats} {code}, {zeros}")
 
 
 def expand_panel(b: Builder, codes: Codes, groups: str, k: str, line: str, panel: str) -> None:
@@ -208,7 +218,7 @@ def expand_panel(b: Builder, codes: Codes, groups: str, k: str, line: str, panel
         target = b.address(panel, "f32", b.mul(first, line))
         with b.loop(0, line, d.width) as column:
             scale = d.scales(b.address(scales, codes.scale, column))
-            zero = d.zeros(b.address(zeros, "u8", column))
+            zero = d.zeros(b.address(zeros, codes.points, column))
 
             read, write = (b.address(base, "f32", column) for base in (words, target))
             with b.loop(0, lines) as i:
@@ -258,7 +268,7 @@ class CodesTileCode(KernelCode):
     def symbol(self) -> str:
         """Name by content."""
         c = self.codes
-        return f"codes_{c.bits}_{c.block}_{c.scale}_{'own' if c.zero is None else c.zero}_{self.vectors}"
+        return f"codes_{c.bits}_{c.block}_{c.scale}_{c.points if c.zero is None else c.zero}_{self.vectors}"
 
     def module(self, name: str) -> str:
         """LLVM text."""
@@ -294,7 +304,7 @@ class CodesTileCode(KernelCode):
         start = (("ptr", "%a"), ("ptr", "%b"), *((d.floats, "zeroinitializer") for _ in keys))
         with b.loop_carrying(0, "%k", codes.block, start) as (first, (a, group, *totals), following):
             scales, points, at = d.places(group, line)
-            zeros = [d.zeros(b.address(points, "u8", v * d.width)) for v in range(self.vectors)]
+            zeros = [d.zeros(b.address(points, codes.points, v * d.width)) for v in range(self.vectors)]
             count = b.min(b.sub("%k", first), codes.block)
             lines = b.op(f"udiv i64 {count}, {codes.word}")
             rest = b.sub(count, b.mul(lines, codes.word))

@@ -24,6 +24,7 @@ from accord.backends.cpu.blocking import (
 from accord.backends.cpu.codes import Codes, codes_address, codes_heights, most_rows, pack_codes
 from accord.backends.cpu.dot import dot_address, dot_heights, pays
 from accord.backends.cpu.gemm import GemmCode, Right
+from accord.backends.cpu.halves import PAIRS, round_matrices, steps_of
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
@@ -112,7 +113,9 @@ class RightMatrix:
     """B: strides along the groups, k and columns; or panels, one after the other along the groups' strides.
 
     With several ``taps``, k counts taps and then channels; ``step`` is from channel to channel, and taps are next to
-    each other. With ``codes`` it is one matrix, packed by :func:`~accord.backends.cpu.codes.pack_codes`.
+    each other. ``halves`` says how panels hold numbers that are rounded to bf16, if they are, of A as well
+    (:mod:`accord.backends.cpu.halves`). With ``codes`` it is one matrix, packed by
+    :func:`~accord.backends.cpu.codes.pack_codes`.
     """
 
     dtype: str
@@ -123,6 +126,7 @@ class RightMatrix:
     packed: bool = False
     taps: int = 1
     codes: Codes | None = None
+    halves: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,8 @@ def contraction_phase(
         return phase, cut(problem).areas.scratch if problem.m and problem.n else 64
     packed = (right.packed and right.codes is None) or code.few > 0
     coded = 0 if right.codes is None else most_rows(right.codes, vectors)
-    return phase, scratch_bound(dtype, vectors, k, packed, apart, len(code.tables), left.bound, coded)
+    step = 2 if right.halves == PAIRS else 1
+    return phase, scratch_bound(dtype, vectors, k, packed, apart, len(code.tables), left.bound, coded, step)
 
 
 _Code = TypeVar("_Code", bound=GemmCode)
@@ -221,7 +226,7 @@ def describe(
         expr: See there.
     """
     dtype = accumulator(left.source.dtype)
-    few = few_columns(dtype, n, k, right) if right.codes is None else 0
+    few = 0 if right.codes is not None or right.halves else few_columns(dtype, n, k, right)
     vectors = 1 if few else vectors_for(dtype, n) if isinstance(n, int) else 2
     keep = [i for i, size in enumerate(groups) if size != 1]
     walks = {"c": out, **{f"e{i}": e for i, e in enumerate(extras)}}
@@ -261,7 +266,7 @@ def describe(
         few,
         flat is not None,
         left.source,
-        Right(right.dtype, *kinds, right.codes),
+        Right(right.dtype, *kinds, right.codes, right.halves),
         len(keep),
         len(rows),
         tuple(patterns[f"e{i}"] for i in range(len(extras))),
@@ -286,9 +291,11 @@ def few_columns(dtype: str, n: DimLike, k: DimLike, right: RightMatrix | None = 
     return n if ready else 0
 
 
-def pack(matrices: Array, dtype: str) -> Array:
+def pack(matrices: Array, dtype: str, halves: str = "") -> Array:
     """Constant matrices [groups, k, n] as B, packed for a product that is summed in ``dtype``: [groups, elements]."""
     groups, k, n = matrices.shape
+    if halves:
+        return pack_matrix(round_matrices(matrices, halves), dtype, vectors_for(dtype, n))
     if not few_columns(dtype, n, k):
         return pack_matrix(matrices, dtype, vectors_for(dtype, n))
     packed = aligned((groups, n, k), np.float32 if dtype == "f32" else np.float64)
@@ -301,9 +308,11 @@ def pack_coded(codes: Codes, weight: Array, scales: Array, zeros: Array | None) 
     return pack_codes(codes, weight, scales, zeros, vectors_for("f32", weight.shape[0]))
 
 
-def packed_size(dtype: str, k: int, n: int) -> int:
+def packed_size(dtype: str, k: int, n: int, halves: str = "") -> int:
     """Elements of a matrix that :func:`pack` has packed."""
     width = machine().width(bits(dtype))
+    if halves:
+        return steps_of(k, halves) * -(-n // width) * width
     return k * (n if few_columns(dtype, n, k) else -(-n // width) * width)
 
 
@@ -358,7 +367,8 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
     code, left = plan.code, plan.left
     stage: Stage | None = None
     words: list[int] = []
-    ready = "made" if code.right.column == "s" or code.right.dtype != code.dtype else "ready"
+    halves = code.right.halves
+    ready = "made" if code.right.column == "s" or code.right.dtype != code.dtype or halves else "ready"
     if code.right.step == "packed" or code.few:
         ready = "packed"
     by_codes = _meets_codes(code, v["m"])
@@ -373,10 +383,10 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
         in_place = ready == "ready" and v["m"] < PACK_ROWS
         lengths = None if pieces is None else [length for length, _ in pieces]
         most = v["k"] if by_codes else MOST_LINES if in_place and pieces is None else MOST_CHUNK
-        chunks = chunks_of(v["k"], lengths, max(most, 1))
+        chunks = chunks_of(v["k"], lengths, max(most, 1), 2 if halves == PAIRS else 1)
         words = [word for c in chunks for word in (c.start, c.length, c.first, c.last)]
         words += [word for _, piece in pieces or () for word in piece]
-    row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype else 0
+    row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype and not halves else 0
     heights = _heights(code, v["m"], code.vectors)
     problem = Problem(
         code.dtype,
@@ -412,6 +422,7 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
         groups=p.groups,
         chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
     )
+    v["run"] = steps_of(blocks.run, code.right.halves)
     heights = add_functions(code, v, blocks.last_vectors)
     if p.stage is not None:
         v["a.segment"] = p.stage.segment
@@ -438,7 +449,7 @@ def _tile(code: GemmCode, rows: int, vectors: int) -> int:
         return dot_address(code.dtype, code.few)
     if code.right.codes is not None and _meets_codes(code, rows):
         return codes_address(code.right.codes, vectors)
-    return tile_address(code.dtype, vectors)
+    return tile_address(code.dtype, vectors, code.right.halves == PAIRS)
 
 
 def add_functions(code: GemmCode, values: dict[str, int], last_vectors: int) -> tuple[int, ...]:

@@ -110,15 +110,17 @@ class TileCode(KernelCode):
     Attributes:
         dtype: "f32" or "f64".
         vectors: Vectors of a row.
+        pairs: Elements of A and B are pairs of bf16, neighbours along k; a step adds both products.
     """
 
     dtype: str
     vectors: int
+    pairs: bool = False
 
     @property
     def symbol(self) -> str:
         """Name by content."""
-        return f"tile_{self.dtype}_{self.vectors}"
+        return f"tile_{self.dtype}_{self.vectors}{'_pairs' if self.pairs else ''}"
 
     def module(self, name: str) -> str:
         """LLVM text."""
@@ -142,16 +144,21 @@ def by_height(name: str, heights: Sequence[int], tiles: Sequence[Builder]) -> st
 
 def fma(b: Builder, dtype: str, width: int, x: str, y: str, z: str) -> str:
     """``x * y + z`` of vectors, in one instruction where there is one."""
+    return b.op(fma_text(b, dtype, width, x, y, z))
+
+
+def fma_text(b: Builder, dtype: str, width: int, x: str, y: str, z: str) -> str:
+    """The instruction of :func:`fma`."""
     type_ = vector(dtype, width)
     name = f"{type_} @llvm.fmuladd.{dtype if width == 1 else f'v{width}{dtype}'}"
     b.declare(f"declare {name}({type_}, {type_}, {type_})")
-    return b.op(f"call {name}({type_} {x}, {type_} {y}, {type_} {z})")
+    return f"call {name}({type_} {x}, {type_} {y}, {type_} {z})"
 
 
 @functools.cache
-def tile_address(dtype: str, vectors: int) -> int:
+def tile_address(dtype: str, vectors: int, pairs: bool = False) -> int:
     """Machine code of the tiles."""
-    return address_of(Phase(TileCode(dtype, vectors), (), ()))
+    return address_of(Phase(TileCode(dtype, vectors, pairs), (), ()))
 
 
 class _Tile:
@@ -173,9 +180,7 @@ class _Tile:
         # the loads of a tile of one vector take all the time that its products do
         self.looks_ahead = rows > 2 and self.vectors > 1
         self.keys = [(r, v) for r in range(rows) for v in range(self.vectors)]
-        suffix = code.dtype if self.width == 1 else f"v{self.width}{code.dtype}"
-        self.fma = f"{self.type} @llvm.fmuladd.{suffix}"
-        self.b.declare(f"declare {self.fma}({', '.join([self.type] * 3)})")
+        self.pairs = code.pairs
 
     def write(self) -> Builder:
         b = self.b
@@ -284,8 +289,7 @@ class _Tile:
                 spread = self._element(at[r // _SHARED * _SHARED][0], r % _SHARED, u)
                 for v in range(self.vectors):
                     now, later = sums[u, r, v]
-                    arguments = ", ".join(f"{self.type} {x}" for x in (spread, columns[v], now))
-                    b.emit(f"{later} = call {self.fma}({arguments})")
+                    b.emit(f"{later} = {self._product(spread, columns[v], now)}")
         for now, later in at.values():
             self._advance(later, now, sets * self.size)
         self._advance(b_next, b_at, self.line_steps[sets])
@@ -300,6 +304,16 @@ class _Tile:
         b.emit(f"br i1 {again}, label %{name}, label %{end}, !llvm.loop !0")
         b.label(end)
         return {k: later for k, (_, later) in sums.items()}, {r: later for r, (_, later) in at.items()}, b_next, end
+
+    def _product(self, x: str, y: str, total: str) -> str:
+        """What adds the product of two vectors, or of two vectors of pairs, to ``total``."""
+        b = self.b
+        if not self.pairs:
+            return fma_text(b, self.dtype, self.width, x, y, total)
+        halves, name = f"<{2 * self.width} x bfloat>", "@llvm.x86.avx512bf16.dpbf16ps.512"
+        b.declare(f"declare {self.type} {name}({self.type}, {halves}, {halves})")
+        x, y = (b.op(f"bitcast {self.type} {value} to {halves}") for value in (x, y))
+        return f"call {self.type} {name}({self.type} {total}, {halves} {x}, {halves} {y})"
 
     def _advance(self, later: str, now: str, step: str | int) -> None:
         """``later = now + step`` in a way that LLVM does not look through.

@@ -118,9 +118,7 @@ class _Weight:
                 else reshape(b, self.zeros, self.n, self.blocks)
             )
         elif packed is not None and (self.zeros is None or zeros is not None):
-            if self.bits == 2:
-                packed = _packed_rows(unpack_array(packed.reshape(self.n, -1), 2))
-            data = _as_uint4(b, packed, (self.n, width))
+            data = self._typed((self.n, width))
             if zeros is None:
                 flat = np.full((self.n, self.blocks), half, np.uint8)
             else:
@@ -130,9 +128,30 @@ class _Weight:
             return self._spelled_out(None, width)
         return b("DequantizeLinear", data, self.scales, zero, axis=1, block_size=self.block)
 
+    def _typed(self, shape: tuple[int, ...]) -> ir.Value | None:
+        """Codes as a constant of 4 or 8 bits; None where they are not constant, or of other sizes."""
+        b, packed = self.b, constant_array(self.b, self.packed)
+        if packed is None or self.bits not in (2, 4, 8):
+            return None
+        if self.bits == 8:
+            return b.const(packed.reshape(shape))
+        return _as_uint4(b, packed if self.bits == 4 else _packed_rows(unpack_array(packed, 2)), shape)
+
+    def _of_blocks(self, x: ir.Value) -> ir.Value:
+        """Scales or float zero points as (N, blocks, 1)."""
+        array = constant_array(self.b, x)
+        shape = (self.n, self.blocks, 1)
+        return reshape(self.b, x, *shape) if array is None else self.b.const(array.reshape(shape))
+
     def _spelled_out(self, groups: ir.Value | None, width: int) -> ir.Value | None:
         """``(code - zero) * scale`` by arithmetic."""
         b = self.b
+        plain = self.zeros is None or b.fact(self.zeros).dtype == UINT8
+        typed = None if plain or groups is not None else self._typed((self.n, self.blocks, self.block))
+        if typed is not None and self.zeros is not None:
+            points, factors = (self._of_blocks(v) for v in (self.zeros, self.scales))
+            centred = b("Sub", like_cast(b, typed, self.scales), points)
+            return reshape(b, b("Mul", centred, factors), self.n, width)
         data = self._rows(self.packed)
         zero = self._zero_points()
         if data is None or zero is None:

@@ -19,8 +19,11 @@ from accord.passes.rules.fuse import escaping, function_patch, grown
 __all__ = ["FuseWeights", "stays_packed"]
 
 _PRODUCTS = onnx_ops("MatMul", "Gemm")
-_BETWEEN = onnx_ops("Slice", "Transpose")
-_DEQUANTIZE = ("", "DequantizeLinear")
+#: What comes first where a weight is expanded, and what may follow.
+_FIRST = onnx_ops("DequantizeLinear", "Cast")
+_BETWEEN = onnx_ops("Sub", "Mul", "Reshape", "Slice", "Transpose")
+#: What a weight of a few bits is stored as.
+_CODES = frozenset(getattr(ir.DataType, f"{sign}INT{size}") for sign in ("", "U") for size in (2, 4, 8))
 
 
 class FuseWeights(Rule):
@@ -44,12 +47,12 @@ class FuseWeights(Rule):
 
 
 def _expansion(product: ir.Node) -> list[ir.Node]:
-    """The nodes that expand a product's weight, DequantizeLinear first; none if that is not how it is made."""
+    """The nodes that expand a product's weight from a constant; none if that is not how it is made."""
     nodes: list[ir.Node] = []
     value = product.inputs[1]
     while value is not None and (maker := value.producer()) is not None and maker.graph is product.graph:
         nodes.insert(0, maker)
-        if maker.op_identifier()[:2] == _DEQUANTIZE:
+        if maker.op_identifier()[:2] in _FIRST:
             return nodes
         if maker.op_identifier()[:2] not in _BETWEEN:
             break
@@ -58,11 +61,13 @@ def _expansion(product: ir.Node) -> list[ir.Node]:
 
 
 def stays_packed(node: ir.Node, context: RuleContext) -> bool | Reason:
-    """Whether all that is made of a DequantizeLinear's result are products that will read the weight as it is.
+    """Whether all that is made of a constant's first expansion are products that will read it as it is.
 
     If they will not, the reason why; False if there is no question of it.
     """
-    if node.op_identifier()[:2] != _DEQUANTIZE or not context.allows(FuseWeights):
+    if node.op_identifier()[:2] not in _FIRST or not context.allows(FuseWeights):
+        return False
+    if context.tensor(node.inputs[0]).dtype not in _CODES:
         return False
     todo, products = [node.outputs[0]], 0
     while todo:

@@ -1,19 +1,20 @@
 """Constant weights of a few bits in blocks, which a product reads as they are.
 
-They reach a kernel as the nodes that would expand them: DequantizeLinear, perhaps a Slice that drops the padding of the
-last block, perhaps a Transpose.
+They reach a kernel as the nodes that would expand them: DequantizeLinear (or its arithmetic, where zero points are no
+integers), perhaps a Slice that drops the padding of the last block, perhaps a Transpose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from accord.backends.cpu.codes import Codes
-from accord.backends.cpu.contraction import RightMatrix, accumulator, pack_coded
+from accord.backends.cpu.contraction import RightMatrix, pack_coded
 from accord.backends.protocol import Array
 from accord.backends.view import NodeView
 from accord.expr.onnx_ops import dtype_name
@@ -23,7 +24,7 @@ from accord.ir.reason import Reason
 __all__ = ["PREPARES", "CodedWeight", "coded_weight"]
 
 #: Operators that may stand between a weight and its product.
-PREPARES = frozenset({"DequantizeLinear", "Slice", "Transpose"})
+PREPARES = frozenset({"Cast", "DequantizeLinear", "Mul", "Reshape", "Slice", "Sub", "Transpose"})
 #: Bytes of the weight in f32 from which on it stays as it is: a smaller one is read from a cache in no time.
 LEAST_BYTES = 1 << 20
 #: Bits of a code, and what is added to it to make it unsigned.
@@ -45,7 +46,7 @@ class CodedWeight:
         codes: How it is coded.
         k: Length of the sums.
         n: Columns.
-        data: Codes as in the model, [n, k] or [k, n].
+        data: Codes as in the model, [n, k] or [k, n], their last axis perhaps in blocks.
         scales: Likewise.
         zeros: Likewise, if there are any.
         turned: Those are [n, k].
@@ -66,67 +67,96 @@ class CodedWeight:
 
     def packed(self) -> Array:
         """The bytes that the kernel reads."""
-        zeros = None if self.zeros is None or self.codes.zero is not None else self._unsigned(self.zeros)
-        scales = self.scales.numpy()
-        weight = self._unsigned(self.data)[: self.n] if self.turned else self._unsigned(self.data)[:, : self.n].T
-        scales = scales if self.turned else scales.T
-        return pack_coded(self.codes, weight[:, : self.k], scales, zeros if self.turned or zeros is None else zeros.T)
+        zeros = None if self.zeros is None or self.codes.zero is not None else self._matrix(self.zeros)
+        return pack_coded(
+            self.codes, self._matrix(self.data)[: self.n, : self.k], self._matrix(self.scales)[: self.n], zeros
+        )
 
-    @staticmethod
-    def _unsigned(fact: TensorFact) -> Array:
-        assert fact.dtype is not None
-        shift = _TYPES[fact.dtype][1]
-        array = fact.numpy()
-        return array.astype(np.uint8) if not shift else (array.astype(np.int8) + np.int16(shift)).astype(np.uint8)
+    def _matrix(self, fact: TensorFact) -> Array:
+        """[n, ...], codes and integer zero points unsigned."""
+        array = _unsigned(fact)
+        return array.reshape(array.shape[0], -1) if self.turned else array.T
+
+
+def _unsigned(fact: TensorFact) -> Array:
+    array = fact.numpy()
+    known = None if fact.dtype is None else _TYPES.get(fact.dtype)
+    if known is None:
+        return array
+    return array.astype(np.uint8) if not known[1] else (array.astype(np.int8) + np.int16(known[1])).astype(np.uint8)
 
 
 def coded_weight(nodes: Sequence[NodeView], product: NodeView) -> CodedWeight | Reason:
     """The weight that ``nodes``, of :data:`PREPARES` and in graph order, expand for ``product``; or why not.
 
     Args:
-        nodes: The first is DequantizeLinear; each other one reads the one before.
+        nodes: The first is DequantizeLinear, or a Cast, which Sub and Mul of constants and a Reshape follow. Each other
+            one reads the one before.
         product: MatMul or Gemm, whose input 1 is the last one's result.
     """
-    first = nodes[0]
-    if first.node.op_type != "DequantizeLinear" or product.node.op_type not in ("MatMul", "Gemm"):
+    if product.node.op_type not in ("MatMul", "Gemm"):
         return Reason("only products read weights of a few bits")
-    data, scales = first.tensor(0), first.tensor(1)
-    zeros = first.tensor(2) if first.has(2) else None
-    if not data.is_const or not scales.is_const or (zeros is not None and not zeros.is_const):
+    found = _constants(nodes)
+    if isinstance(found, Reason):
+        return found
+    (data, scales, zeros, block, axis), rest = found
+    if not all(f is None or f.is_const for f in (data, scales, zeros)):
         return Reason("the weight, its scales or its zero points are not constant")
     dtype = None if scales.dtype is None else dtype_name(scales.dtype)
     if data.dtype not in _TYPES or dtype not in ("f32", "f16", "bf16"):
         return Reason(f"codes are 2, 4 or 8 bits and scales f32, f16 or bf16, not {data.dtype} and {scales.dtype}")
-    expected = product.tensor(0).dtype
-    if first.output().dtype != scales.dtype or expected != scales.dtype or accumulator(dtype) != "f32":
+    if any(f != scales.dtype for f in (nodes[-1].output().dtype, product.tensor(0).dtype)):
         return Reason("the product is of another type than the scales")
-    width, shift = _TYPES[data.dtype]
-    block, axis = int(first.attr("block_size", 0)), int(first.attr("axis", 1)) % 2
-    shape = tuple(data.const.shape.numpy()) if data.const is not None else ()
-    if len(shape) != 2 or not block:
-        return Reason("it is no matrix with scales in blocks")
-    turned = bool(product.attr("transB", 0)) if product.node.op_type == "Gemm" else False
-    turned ^= sum(n.node.op_type == "Transpose" for n in nodes) % 2 == 1
+    across = product.node.op_type == "Gemm" and bool(product.attr("transB", 0))
+    turned = across ^ (sum(n.node.op_type == "Transpose" for n in rest) % 2 == 1)
     if axis != (1 if turned else 0):
         return Reason("its blocks do not lie along the sums")
-    if block % (32 // width):
+    width, own = _TYPES[data.dtype]
+    if not block or block % (32 // width):
         return Reason(f"blocks of {block} codes of {width} bits are no whole words")
-    final = nodes[-1].output().shape
-    size = tuple(d for d in final or () if isinstance(d, int))
+    size = tuple(d for d in nodes[-1].output().shape or () if isinstance(d, int))
     if len(size) != 2:
-        return Reason("its size is not known")
-    if product.node.op_type == "Gemm" and product.attr("transB", 0):
-        size = size[::-1]
-    if size[0] * size[1] * 4 < LEAST_BYTES:
-        return Reason(f"expanded to {size[0] * size[1] * 4 >> 10} KiB it is read faster")
-    if not all(_drops_the_end(n) for n in nodes if n.node.op_type == "Slice"):
+        return Reason("it is no matrix of known size")
+    k, n = size[::-1] if across else size
+    if k * n * 4 < LEAST_BYTES:
+        return Reason(f"expanded to {k * n * 4 >> 10} KiB it is read faster")
+    if not all(_drops_the_end(v) for v in rest if v.node.op_type == "Slice"):
         return Reason("a part of it is cut out")
-    own = shift
-    if zeros is not None:
-        points = CodedWeight._unsigned(zeros)
-        own = int(points.flat[0]) if points.size and bool((points == points.flat[0]).all()) else -1
-    codes = Codes(width, block, dtype, None if own < 0 else own)
-    return CodedWeight(codes, size[0], size[1], data, scales, zeros, turned)
+    points = "u8"
+    if zeros is not None and zeros.dtype not in _TYPES:
+        own, points = -1, dtype
+    elif zeros is not None:
+        array = _unsigned(zeros)
+        own = int(array.flat[0]) if array.size and bool((array == array.flat[0]).all()) else -1
+    codes = Codes(width, block, dtype, None if own < 0 else own, points)
+    return CodedWeight(codes, k, n, data, scales, zeros, turned)
+
+
+#: Codes, scales, zero points, the length of a block, and the axis along which it lies.
+_Constants: TypeAlias = tuple[TensorFact, TensorFact, TensorFact | None, int, int]
+
+
+def _constants(nodes: Sequence[NodeView]) -> tuple[_Constants, Sequence[NodeView]] | Reason:
+    """What a weight is made of, and the nodes that move it then."""
+    first, names = nodes[0], [n.node.op_type for n in nodes]
+    rest = nodes[4:] if names[0] == "Cast" else nodes[1:]
+    if any(n.node.op_type not in ("Slice", "Transpose") for n in rest):
+        return Reason("it is computed in another way than from codes, scales and zero points")
+    if names[0] == "DequantizeLinear":
+        zeros = first.tensor(2) if first.has(2) else None
+        axis = int(first.attr("axis", 1)) % 2
+        return (first.tensor(0), first.tensor(1), zeros, int(first.attr("block_size", 0)), axis), rest
+    if names[:4] != ["Cast", "Sub", "Mul", "Reshape"]:
+        return Reason("it is computed in another way than from codes, scales and zero points")
+    data, zeros, scales = first.tensor(0), nodes[1].tensor(1), nodes[2].tensor(1)
+    shape, matrix = data.shape or (), nodes[3].output().shape or ()
+    few = (*shape[:2], 1)
+    block = shape[-1] if len(shape) == 3 else None
+    if not isinstance(block, int) or not few == zeros.shape == scales.shape:
+        return Reason("it has no scale and zero point for each block of a row")
+    if matrix != (shape[0], shape[1] * shape[2]):
+        return Reason("its blocks do not make rows")
+    return (data, scales, zeros, block, 1), rest
 
 
 def _drops_the_end(view: NodeView) -> bool:
