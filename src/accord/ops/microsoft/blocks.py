@@ -108,7 +108,7 @@ class _Weight:
     def _blocked(self, width: int) -> ir.Value | None:
         """By DequantizeLinear; 2-bit codes become those of 4 bits, since opset 24 has no shorter ones."""
         b, half = self.b, 1 << (self.bits - 1)
-        packed = constant_array(b, self.packed)
+        typed = self._typed((self.n, width))
         zeros = None if self.zeros is None else constant_array(b, self.zeros)
         if self.bits == 8:
             data = reshape(b, self.packed, self.n, width)
@@ -117,8 +117,8 @@ class _Weight:
                 if self.zeros is None
                 else reshape(b, self.zeros, self.n, self.blocks)
             )
-        elif packed is not None and (self.zeros is None or zeros is not None):
-            data = self._typed((self.n, width))
+        elif typed is not None and (self.zeros is None or zeros is not None):
+            data = typed
             if zeros is None:
                 flat = np.full((self.n, self.blocks), half, np.uint8)
             else:
