@@ -94,8 +94,8 @@ def coded_weight(nodes: Sequence[NodeView], product: NodeView) -> CodedWeight | 
             one reads the one before.
         product: MatMul or Gemm, whose input 1 is the last one's result.
     """
-    if product.node.op_type not in ("MatMul", "Gemm"):
-        return Reason("only products read weights of a few bits")
+    if product.tensor(0).shape is None:
+        return Reason("the rank of the other operand is not known")
     found = _constants(nodes)
     if isinstance(found, Reason):
         return found

@@ -21,7 +21,6 @@ from accord.backends.cpu.patches import Window
 from accord.backends.cpu.winograd import reason_against, transformed_weights, winograd_phase
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
 from accord.backends.view import NodeView
-from accord.errors import CompileError
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
@@ -122,7 +121,7 @@ def _product(
     accesses: tuple[Access, Access, Access],
     epilogue: Epilogue,
     reads: tuple[int, ...],
-) -> NativeKernel:
+) -> NativeKernel | Reason:
     """The kernel of a batch of products of inputs 0 and 1.
 
     Args:
@@ -140,6 +139,8 @@ def _product(
     constants: dict[int, Constant] = {}
     kind = _halves(view, dtype)
     right = _constant(view, dtype, batch, constants, kind)
+    if isinstance(right, Reason):
+        return right
     if right is None:
         groups, step, column = _split(at_b, len(at_b.strides))
         right = RightMatrix(dtype, groups, step, column, at_b.offset, halves=kind)
@@ -150,8 +151,10 @@ def _product(
     phase, scratch = matmul_phase(batch, m, n, k, _walk(dtype, at_a), right, extras, out, expr, operands)
     flops = 2 * D.product((*batch, m, n, k))
     rounds = "bfloat16" if right.halves else ""
+    if rounds or right.codes is not None:
+        name = f"{name} as bf16" if right.codes is None else f"{name} of {right.codes.bits} bits"
     return NativeKernel(
-        f"{name} as bf16" if rounds else name,
+        name,
         (phase,),
         reads,
         constants,
@@ -168,12 +171,12 @@ def _halves(view: NodeView, dtype: str) -> str:
 
 def _constant(
     view: NodeView, dtype: str, batch: Shape, constants: dict[int, Constant], kind: str
-) -> RightMatrix | None:
+) -> RightMatrix | Reason | None:
     """B packed, if it is a constant; its array goes to ``constants``."""
     if isinstance(view, RootView) and view.prologue:
         weight = coded_weight(view.prologue, view)
         if isinstance(weight, Reason):
-            raise CompileError("a weight of a few bits was fused that no kernel reads", found=str(weight))
+            return weight
         constants[1] = weight.packed
         return replace(weight.right, groups=(0,) * len(batch))
     fact = view.tensor(1)

@@ -154,9 +154,10 @@ def _external(
 
 def _renumbered(kernel: NativeKernel, body: _Body, extras: list[int]) -> NativeKernel:
     """The kernel with the call's inputs in place of the root's."""
+    after = " ".join(n.op_type for n in body.nodes[1:])
     return replace(
         kernel,
-        name=f"{kernel.name} + {' '.join(n.op_type for n in body.nodes[1:])}",
+        name=f"{kernel.name} + {after}" if after else kernel.name,
         reads=(*(body.outer(i) for i in kernel.reads), *extras),
         constants={body.outer(i): array for i, array in kernel.constants.items()},
         in_place=(),
