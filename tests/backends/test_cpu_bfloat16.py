@@ -91,13 +91,13 @@ def test_gemm(data: st.DataObject) -> None:
 @SETTINGS
 @given(st.data())
 def test_conv(data: st.DataObject) -> None:
-    c, o, t, s = (data.draw(st.integers(1, top)) for top in (40, 40, 3, 2))
     groups, constant = data.draw(st.sampled_from([1, 1, 2])), data.draw(st.booleans())
+    least = 1 if groups == 1 else 20  # groups of few channels are windows, which keep f32
+    c, o = (data.draw(st.integers(least, 40)) for _ in range(2))
+    t, s = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 2))
     size = data.draw(st.integers(6, 14))
     attributes: dict[str, Any] = {"strides": [s, s], "pads": [t // 2] * 4, "group": groups}
     x, w = normal(1, 2, c * groups, size, size + 1), normal(2, o * groups, c, t, t)
-    if c == 1 and groups == 2:
-        c, w, x = 2, normal(2, o * groups, 2, t, t), normal(1, 2, 4, size, size + 1)
     plain = model([node("Conv", ["x", "w"], ["y"], **attributes)], dict.fromkeys("xw", (np.float64, None)), ["y"])
     exact = accord.load(plain.SerializeToString())
     nodes = [node("Conv", ["x", "w"], ["y"], **attributes)]
@@ -119,8 +119,9 @@ def test_rounding_is_to_the_nearest_even() -> None:
             np.testing.assert_equal(found, F(rounded(x)[0, k]))
 
 
-def test_only_when_asked(tmp_path: Path) -> None:
+def test_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By default, of other types, and in the plans that are kept on disk."""
+    monkeypatch.setattr("accord.contract.registry.user_contracts", list)
     x, w = normal(1, 9, 64), normal(2, 64, 48)
     path = tmp_path / "m.onnx"
     proto = model([node("MatMul", ["x", "w"], ["y"])], {"x": (F, x.shape)}, ["y"], {"w": w})
