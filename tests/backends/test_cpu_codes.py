@@ -109,7 +109,11 @@ def test_blocks_in_any_spelling(data: st.DataObject) -> None:
     block, n = data.draw(st.sampled_from([16, 32, 48])), data.draw(st.integers(35, 70))
     k = block * data.draw(st.integers(2, 5))
     turned, gemm, zeros = (data.draw(st.booleans()) for _ in range(3))
-    shape, few = ((n, k), (n, k // block)) if turned else ((k, n), (k // block, n))
+    more_k, more_n = data.draw(st.sampled_from([(0, 0), (0, 0), (block, 5)]))  # what a Slice drops
+    lines, columns = (k + more_k) // block, n + more_n
+    shape, few = (lines * block, columns), (lines, columns)
+    if turned:
+        shape, few = shape[::-1], few[::-1]
     low, high = (-(1 << bits - 1), 1 << bits - 1) if name[0] == "i" else (0, 1 << bits)
     kind = getattr(onnx.TensorProto, name.upper())
 
@@ -122,6 +126,10 @@ def test_blocks_in_any_spelling(data: st.DataObject) -> None:
         inputs.append(("z", tensor("z", few)))
     names = ["q", "s", *(["z"] if zeros else [])]
     nodes = [helper.make_node("DequantizeLinear", names, ["w"], axis=int(turned), block_size=block)]
+    if more_k:
+        nodes[0].output[0] = "whole"
+        inputs += [("from", np.zeros(2, np.int64)), ("to", np.array([n, k] if turned else [k, n], np.int64))]
+        nodes.append(helper.make_node("Slice", ["whole", "from", "to"], ["w"]))
     if gemm:
         nodes.append(helper.make_node("Gemm", ["x", "w"], ["p"], transB=int(turned)))
     else:

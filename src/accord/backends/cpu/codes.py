@@ -36,6 +36,7 @@ __all__ = [
     "expand_panel",
     "most_rows",
     "pack_codes",
+    "words_of",
 ]
 
 #: Greatest height of a tile.
@@ -84,12 +85,23 @@ def _whole(size: int) -> int:
     return -(-size // _CACHE_LINE) * _CACHE_LINE
 
 
+def words_of(codes: Codes, weight: Array) -> Array:
+    """Unsigned codes, u8 [n, k], as words [n, ceil(k / codes of a word)]."""
+    n, k = weight.shape
+    whole = np.zeros((n, -(-k // codes.word) * codes.word), np.uint8)
+    whole[:, :k] = weight
+    words = np.zeros((n, whole.shape[1] // codes.word), np.uint32)
+    for j in range(codes.word):
+        words |= whole[:, j :: codes.word].astype(np.uint32) << np.uint32(codes.bits * j)
+    return words
+
+
 def pack_codes(codes: Codes, weight: Array, scales: Array, zeros: Array | None, vectors: int) -> Array:
     """A weight as panels.
 
     Args:
         codes: How it is coded.
-        weight: Codes, u8 [n, k].
+        weight: Words, u32 [n, words]; those after the last block are not looked at.
         scales: [n, blocks].
         zeros: Zero points [n, blocks]; None where all are equal.
         vectors: Vectors of a panel's line; the last panel is as narrow as it can be.
@@ -97,17 +109,14 @@ def pack_codes(codes: Codes, weight: Array, scales: Array, zeros: Array | None, 
     Returns:
         Bytes.
     """
-    n, k = weight.shape
-    blocks = scales.shape[1]
+    n, blocks = scales.shape
+    each = codes.block // codes.word
     width = machine().width(32)
     columns, wide = -(-n // width) * width, vectors * width
     # columns after the last have zeros as scales
-    whole = np.zeros((columns, blocks * codes.block), np.uint8)
-    whole[:n, :k] = weight
-    parts = whole.reshape(columns, blocks, codes.block // codes.word, codes.word)
-    words = np.zeros(parts.shape[:3], np.uint32)
-    for j in range(codes.word):
-        words |= parts[..., j].astype(np.uint32) << np.uint32(codes.bits * j)
+    whole = np.zeros((columns, blocks * each), np.uint32)
+    whole[:n, : weight.shape[1]] = weight[:, : blocks * each]
+    words = whole.reshape(columns, blocks, each)
     heads = [np.zeros((columns, blocks), a.dtype) for a in (scales, *([] if zeros is None else [zeros]))]
     for head, given in zip(heads, (scales, zeros), strict=False):
         head[:n] = given

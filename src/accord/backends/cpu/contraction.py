@@ -305,7 +305,7 @@ def pack(matrices: Array, dtype: str, halves: str = "") -> Array:
 
 def pack_coded(codes: Codes, weight: Array, scales: Array, zeros: Array | None) -> Array:
     """A weight of a few bits as B: see :func:`~accord.backends.cpu.codes.pack_codes`."""
-    return pack_codes(codes, weight, scales, zeros, vectors_for("f32", weight.shape[0]))
+    return pack_codes(codes, weight, scales, zeros, vectors_for("f32", scales.shape[0]))
 
 
 def packed_size(dtype: str, k: int, n: int, halves: str = "") -> int:

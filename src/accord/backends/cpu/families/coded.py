@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from accord.backends.cpu.codes import Codes
+from accord.backends.cpu.codes import Codes, words_of
 from accord.backends.cpu.contraction import RightMatrix, pack_coded
 from accord.backends.protocol import Array
 from accord.backends.view import NodeView
@@ -67,15 +67,24 @@ class CodedWeight:
 
     def packed(self) -> Array:
         """The bytes that the kernel reads."""
-        zeros = None if self.zeros is None or self.codes.zero is not None else self._matrix(self.zeros)
-        return pack_coded(
-            self.codes, self._matrix(self.data)[: self.n, : self.k], self._matrix(self.scales)[: self.n], zeros
-        )
+        blocks = -(-self.k // self.codes.block)  # a Slice may have dropped whole ones
+        zeros = None if self.zeros is None or self.codes.zero is not None else self._matrix(self.zeros)[:, :blocks]
+        return pack_coded(self.codes, self._words(), self._matrix(self.scales)[:, :blocks], zeros)
+
+    def _words(self) -> Array:
+        """Words of unsigned codes along k; where rows are whole words, those of the model but for signs."""
+        stored, codes = self.data.const, self.codes
+        assert stored is not None and stored.dtype is not None
+        rows = int(stored.shape.numpy()[0])
+        if not self.turned or stored.size // rows % codes.word:
+            return words_of(codes, self._matrix(self.data))
+        flip = sum(_TYPES[stored.dtype][1] << codes.bits * j for j in range(codes.word))
+        return np.frombuffer(stored.tobytes(), "<u4").reshape(rows, -1)[: self.n] ^ np.uint32(flip)
 
     def _matrix(self, fact: TensorFact) -> Array:
         """[n, ...], codes and integer zero points unsigned."""
         array = _unsigned(fact)
-        return array.reshape(array.shape[0], -1) if self.turned else array.T
+        return (array.reshape(array.shape[0], -1) if self.turned else array.T)[: self.n]
 
 
 def _unsigned(fact: TensorFact) -> Array:
