@@ -93,3 +93,15 @@ def test_dump_in_a_bad_place(tmp_path: Path) -> None:
     result = call("explain", model, "--dump", f"{model}/below")
     assert result.exit_code == 2
     assert "--dump" in result.stderr
+
+
+def test_precision(tmp_path: Path) -> None:
+    model = write(tmp_path)
+    shape = ["--shape", "image=1x3x8x8"]
+    assert data("explain", model, *shape)["precision"] == []
+    found = data("explain", model, *shape, "--precision", "bfloat16")["precision"]
+    assert found
+    assert {p["precision"] for p in found} == {"bfloat16"}
+    text = call("explain", model, *shape, "--precision", "bfloat16").stdout
+    assert "Products of rounded operands, as asked for" in text
+    assert found[0]["node"] in text

@@ -173,6 +173,7 @@ class NativeKernel:
         workspace: Bytes of scratch memory for each thread, symbolic.
         flops: Arithmetic operations, symbolic, for the roofline.
         note: Why it computes in the way it does, for people.
+        precision: What operands are rounded to because that was asked for; "" for nothing.
     """
 
     name: str
@@ -183,6 +184,7 @@ class NativeKernel:
     workspace: DimLike = 0
     flops: DimLike = 0
     note: str = ""
+    precision: str = ""
 
     @property
     def dims(self) -> tuple[DimLike, ...]:

@@ -215,6 +215,7 @@ class Choices:
     strict: bool
     threads: int | None
     disabled_rules: tuple[str, ...]
+    precision: str
 
     def options(self, **changes: Any) -> Options:
         """As options of the pipeline.
@@ -232,6 +233,7 @@ class Choices:
             "strict": self.strict,
             "threads": self.threads,
             "disabled_rules": self.disabled_rules,
+            "precision": self.precision,
         }
         return Options(**{**chosen, **changes})
 
@@ -284,15 +286,24 @@ def compile_options(function: F) -> F:
         strict: bool,
         threads: int | None,
         disable_rule: tuple[str, ...],
+        precision: str,
         **rest: Any,
     ) -> Any:
-        return function(*args, choices=Choices(device, level, strict, threads, disable_rule), **rest)
+        choices = Choices(device, level, strict, threads, disable_rule, precision)
+        return function(*args, choices=choices, **rest)
 
     options = (
         click.option("--device", default="cpu", show_default=True, help="Device to run on."),
         click.option("--level", type=click.IntRange(0, 3), default=3, show_default=True, help="Optimisation level."),
         click.option("--strict", is_flag=True, help="A node that only the reference backend can run is an error."),
         click.option("--threads", type=click.IntRange(1), help="Threads for one run. [default: all allowed]"),
+        click.option(
+            "--precision",
+            type=click.Choice(["float32", "bfloat16"]),
+            default="float32",
+            show_default=True,
+            help="What the operands of float32 products are rounded to; sums stay float32.",
+        ),
         click.option("--disable-rule", multiple=True, metavar="RULE", help="Switch a rewrite rule off; repeatable."),
     )
     for option in reversed(options):

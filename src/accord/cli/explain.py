@@ -72,7 +72,7 @@ def command(
 
     Nothing is run. Memory is planned for the shapes given.
     """
-    from accord.cli.placed import backend_counts, fallback_text, fallbacks
+    from accord.cli.placed import backend_counts, fallback_text, fallbacks, rounded
 
     if rule is not None:
         check_rule("--rule", rule)
@@ -97,6 +97,7 @@ def command(
         "backends": backend_counts(plan),
         "declined": _declined(plan),
         "fallbacks": fallbacks(plan),
+        "precision": rounded(plan),
         "memory": memory,
         "dumped": stages.written,
     }
@@ -108,6 +109,9 @@ def command(
         _draw_rules(console, log, rule)
         _draw_placement(console, data)
         line(console, fallback_text(plan), style="yellow" if data["fallbacks"] else None)
+        if data["precision"]:
+            rows = [(r["node"], r["op"], r["precision"]) for r in data["precision"]]
+            table(console, "Products of rounded operands, as asked for", ("node", "operator", "precision"), rows)
         if memory is None:
             line(console, "Memory: the model leaves shapes open; --shape gives them")
         else:

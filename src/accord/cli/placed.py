@@ -8,7 +8,7 @@ from typing import Any
 
 from accord.plan.plan import Plan, Step
 
-__all__ = ["all_plans", "all_steps", "backend_counts", "fallback_counts", "fallback_text", "fallbacks"]
+__all__ = ["all_plans", "all_steps", "backend_counts", "fallback_counts", "fallback_text", "fallbacks", "rounded"]
 
 
 def all_plans(plan: Plan) -> Iterator[Plan]:
@@ -36,6 +36,15 @@ def fallbacks(plan: Plan) -> list[dict[str, Any]]:
         {"node": p.node, "op": p.op, "backend": p.backend, "reason": p.reason}
         for step in all_steps(plan)
         if (p := step.placement).fallback
+    ]
+
+
+def rounded(plan: Plan) -> list[dict[str, Any]]:
+    """Each step that computes with less than its inputs' precision, because that was asked for."""
+    return [
+        {"node": step.placement.node, "op": step.placement.op, "precision": precision}
+        for step in all_steps(plan)
+        if (precision := getattr(step.kernel, "precision", ""))
     ]
 
 

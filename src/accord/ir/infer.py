@@ -209,6 +209,7 @@ class Analyzer:
         attributes: Attributes of the call, which nodes of a function's body refer to.
         created: Names of the symbols that :meth:`Inference.fresh` made.
         stated: Where :meth:`Inference.agree` puts what it is told; None: nowhere.
+        precision: What products may be rounded to that are asked for in float32: "float32" (nothing) or "bfloat16".
     """
 
     def __init__(
@@ -229,6 +230,7 @@ class Analyzer:
         self.attributes = attributes if attributes is not None else {}
         self.created: set[str] = set()
         self.stated: list[Agreement] | None = None
+        self.precision = "float32"
 
     def infer_graph(self, nodes: Iterable[ir.Node]) -> None:
         """Write facts for all outputs of ``nodes``, which must be in topological order.
@@ -303,6 +305,7 @@ class Analyzer:
             attributes=attributes,
         )
         inner.stated = self.stated
+        inner.precision = self.precision
         for i, parameter in enumerate(function.inputs):
             inner.facts[parameter] = self.facts.get(call.inputs[i]) if i < len(call.inputs) else UNKNOWN
         inner.infer_graph(function)

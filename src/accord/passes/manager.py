@@ -105,7 +105,8 @@ class PassManager:
         Raises:
             VerifyError: a rule's patch does not fit the graph.
         """
-        active = [r for r in rules if r.level <= level and r.name not in self.disabled]
+        self._context.allows = lambda rule: rule.level <= level and rule.name not in self.disabled
+        active = [r for r in rules if self._context.allows(type(r))]
         if not active:
             return 0
         any_op = [r for r in active if not r.ops]

@@ -19,6 +19,7 @@ from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContract
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
+from accord.passes.rules.fuse_weights import FuseWeights
 from accord.passes.rules.recognise.activations import RecogniseActivation
 from accord.passes.rules.recognise.affine_chain import MergeAffine
 from accord.passes.rules.recognise.attention import RecogniseAttention
@@ -124,7 +125,7 @@ def phases() -> tuple[Phase, ...]:
             ),
             native=True,
         ),
-        Phase("fuse", (MergeProjections(), BatchNormToAffine(), FuseEpilogue())),
+        Phase("fuse", (MergeProjections(), BatchNormToAffine(), FuseWeights(), FuseEpilogue())),
         Phase("join", (FuseLoops(),)),
     )
 

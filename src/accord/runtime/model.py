@@ -384,6 +384,7 @@ def load(
     threads: int | None = None,
     base_dir: str | os.PathLike[str] | None = None,
     limits: Limits | None = None,
+    precision: str = "float32",
 ) -> Model:
     """Compile a model for running.
 
@@ -396,6 +397,9 @@ def load(
         threads: Threads for one run; None: as many as the process may use.
         base_dir: Folder of external data; by default the folder of the model's path.
         limits: How large the model may be (:class:`accord.model.limits.Limits`).
+        precision: "float32", or "bfloat16" to have the operands of float32 MatMul, Gemm and Conv rounded to bfloat16
+            (to nearest, ties to even) before they are multiplied; sums stay float32. It is faster where the machine
+            multiplies bfloat16, and right elsewhere. ``accord explain`` lists the nodes.
 
     Raises:
         ModelError: the file or the graph is wrong.
@@ -403,5 +407,7 @@ def load(
         BackendError: no backend serves the device.
         CompileError: machine code could not be generated.
     """
-    options = Options(device, level, disabled_tuple(disabled_rules), strict, threads, base_dir=base_dir, limits=limits)
-    return Model(model, options)
+    rules = disabled_tuple(disabled_rules)
+    return Model(
+        model, Options(device, level, rules, strict, threads, base_dir=base_dir, limits=limits, precision=precision)
+    )

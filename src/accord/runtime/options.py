@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from accord.errors import AccordError
 from accord.model.limits import Limits
 
-__all__ = ["MAX_LEVEL", "Options", "disabled_tuple", "thread_count"]
+__all__ = ["MAX_LEVEL", "PRECISIONS", "Options", "disabled_tuple", "thread_count"]
 
 #: The highest optimisation level.
 MAX_LEVEL = 3
+#: What float32 products may be computed in.
+PRECISIONS = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Options:
         reference: Use the reference backend only.
         base_dir: Folder of external data; None: the folder of the model's path.
         limits: How large the model may be; None: the defaults of :class:`accord.model.limits.Limits`.
+        precision: "float32", or "bfloat16": operands of float32 products are rounded to it, sums stay float32.
     """
 
     device: str = "cpu"
@@ -40,10 +43,13 @@ class Options:
     reference: bool = False
     base_dir: str | os.PathLike[str] | None = None
     limits: Limits | None = None
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if not 0 <= self.level <= MAX_LEVEL:
             raise AccordError("unknown optimisation level", expected=f"0 to {MAX_LEVEL}", found=self.level)
+        if self.precision not in PRECISIONS:
+            raise AccordError("unknown precision", expected=" or ".join(PRECISIONS), found=self.precision)
         if self.disabled_rules:
             from accord.passes.phases import rule_names  # not before it is needed: rules need the graph's library
 

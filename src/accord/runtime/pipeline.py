@@ -122,6 +122,7 @@ def compile_model(
 
     result = normalise(model, evaluator=evaluate_node, decide=None if decide is None else noted)
     analyzer = result.analyzer
+    analyzer.precision = options.precision
     check_operands(model, analyzer.facts, analyzer.opsets, declared)
     done("normalised", model, analyzer)
     manager = PassManager(

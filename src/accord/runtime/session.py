@@ -105,6 +105,7 @@ class InferenceSession:
             disabled_rules=self._disabled,
             strict=options.strict,
             threads=options.intra_op_num_threads or None,
+            precision=options.precision,
         )
         with self._profile.timed("session_initialization") if self._profile is not None else nullcontext():
             model = Model(source, pipeline, on_stage=on_stage)

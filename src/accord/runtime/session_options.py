@@ -153,6 +153,7 @@ class SessionOptions(_Options):
         entries: Configuration entries.
         dimensions: Sizes given to symbolic dimensions: ("name" or "denotation", text) → size.
         initializers: Contents given to initializers by name.
+        precision: "float32", or "bfloat16": see :func:`accord.load`. Not an option of ONNX Runtime.
         providers: Providers given here instead of to the session, with their options.
     """
 
@@ -175,6 +176,7 @@ class SessionOptions(_Options):
     entries: dict[str, str] = field(default_factory=dict, repr=False)
     dimensions: dict[tuple[str, str], int] = field(default_factory=dict, repr=False)
     initializers: dict[str, Any] = field(default_factory=dict, repr=False)
+    precision: str = "float32"
     providers: list[tuple[str, dict[str, str]]] = field(default_factory=list, repr=False)
 
     def add_session_config_entry(self, key: str, value: str) -> None:

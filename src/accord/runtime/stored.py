@@ -111,7 +111,7 @@ def _digest_of_file(path: str | os.PathLike[str]) -> bytes | None:
         return None
 
 
-_OPTIONS = ("device", "level", "disabled_rules", "strict", "threads", "stop_after", "reference", "limits")
+_OPTIONS = ("device", "level", "disabled_rules", "strict", "threads", "stop_after", "reference", "limits", "precision")
 
 
 @functools.cache

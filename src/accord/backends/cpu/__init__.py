@@ -88,11 +88,18 @@ class CpuBackend(Backend):
         return kernel if isinstance(kernel, Reason) else None
 
     def joins(self, nodes: Sequence[NodeView]) -> Reason | None:
-        """What makes one loop program."""
+        """What makes one loop program, or a product and what expands its weight."""
+        from accord.backends.cpu.families.coded import coded_weight
         from accord.backends.cpu.families.groups import can_join
 
+        foreign = _foreign()
+        if foreign is not None:
+            return foreign
         _register()
-        return _foreign() or can_join(nodes)
+        if len(nodes) > 1 and nodes[-1].node.op_type in ("MatMul", "Gemm"):
+            weight = coded_weight(nodes[:-1], nodes[-1])
+            return weight if isinstance(weight, Reason) else None
+        return can_join(nodes)
 
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """A walk over machine code."""

@@ -167,24 +167,25 @@ class Blocks:
     tasks: int
 
 
-def chunks_of(k: int, pieces: Sequence[int] | None = None, most: int = MOST_CHUNK) -> tuple[Chunk, ...]:
+def chunks_of(k: int, pieces: Sequence[int] | None = None, most: int = MOST_CHUNK, step: int = 1) -> tuple[Chunk, ...]:
     """Cut ``k`` into parts of equal length; those of a source with pieces end where a piece ends.
 
     Args:
         k: Length of the sums.
         pieces: Lengths of the pieces, none above ``most``; they add up to ``k``.
         most: Greatest length of a part.
+        step: Parts begin at multiples of it; those of pieces may be up to so many times as long for it.
     """
     count = max(1, -(-k // most))
     if pieces is None:
-        size = -(-k // count)
+        size = -(-k // count // step) * step
         starts = range(0, max(k, 1), max(size, 1))
         return tuple(Chunk(s, min(size, k - s), 0, 0) for s in starts)
     target = k / count
     chunks: list[Chunk] = []
     start = length = first = 0
     for i, piece in enumerate(pieces):
-        if length and (length + piece > most or length + piece / 2 > target):
+        if length and (start + length) % step == 0 and (length + piece > most or length + piece / 2 > target):
             chunks.append(Chunk(start, length, first, i))
             start, length, first = start + length, 0, i
         length += piece
@@ -295,7 +296,15 @@ def cut(p: Problem) -> Blocks:
 
 
 def scratch_bound(
-    dtype: str, vectors: int, k: DimLike, packed: bool, apart: int, tables: int, stage: tuple[DimLike, DimLike] | None
+    dtype: str,
+    vectors: int,
+    k: DimLike,
+    packed: bool,
+    apart: int,
+    tables: int,
+    stage: tuple[DimLike, DimLike] | None,
+    few: int,
+    step: int,
 ) -> DimLike:
     """Bytes of scratch memory that no cut of a problem exceeds, whatever the sizes that are not known.
 
@@ -307,15 +316,21 @@ def scratch_bound(
         apart: Bytes of an element of C if its columns are apart.
         tables: Operands whose rows are looked up.
         stage: Where A is staged, bytes for a single line of output, and its rows.
+        few: So many rows at most are copied with all of k.
+        step: See :func:`chunks_of`.
     """
     width, size = machine().width(bits(dtype)), bits(dtype) // 8
     wide = vectors * width
     high = tile_heights(dtype, vectors)[0]
-    chunk = min(k, MOST_CHUNK) if isinstance(k, int) else MOST_CHUNK
+    most = MOST_CHUNK * step
+    chunk = min(k, most) if isinstance(k, int) else most
     pitch = _pitch(chunk, dtype)
     sums = max(_PARTS, _MOST_BLOCK * wide * size) + width * size if not isinstance(k, int) or k > MOST_CHUNK else 0
     room = machine().l2 // 4
     left: DimLike = max(min(_MOST_BLOCK * pitch, room), high * pitch) + width * pitch
+    if few:
+        assert isinstance(k, int)
+        left = D.maximum(left, (few + width) * _pitch(k, dtype))
     block: DimLike = max(_MOST_BLOCK, high)
     if stage is not None:
         left, block = D.maximum(stage[0], room), D.maximum(stage[1], _MOST_STAGED)

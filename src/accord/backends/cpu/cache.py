@@ -130,8 +130,8 @@ class DiskCache:
         share = self.limit // _FOLDERS
         if total <= share:
             return
-        entries.sort()
-        for _, size, path in entries:
+        # clocks of file systems are coarse: of what was written at the same time, the largest goes first
+        for _, size, path in sorted(entries, key=lambda e: (e[0], -e[1])):
             if total <= share * 3 // 4:
                 break
             with contextlib.suppress(OSError):

@@ -21,8 +21,10 @@ from accord.backends.cpu.blocking import (
     cut,
     scratch_bound,
 )
+from accord.backends.cpu.codes import Codes, codes_address, codes_heights, most_rows, pack_codes
 from accord.backends.cpu.dot import dot_address, dot_heights, pays
 from accord.backends.cpu.gemm import GemmCode, Right
+from accord.backends.cpu.halves import PAIRS, round_matrices, steps_of
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
@@ -111,7 +113,9 @@ class RightMatrix:
     """B: strides along the groups, k and columns; or panels, one after the other along the groups' strides.
 
     With several ``taps``, k counts taps and then channels; ``step`` is from channel to channel, and taps are next to
-    each other.
+    each other. ``halves`` says how panels hold numbers that are rounded to bf16, if they are, of A as well
+    (:mod:`accord.backends.cpu.halves`). With ``codes`` it is one matrix, packed by
+    :func:`~accord.backends.cpu.codes.pack_codes`.
     """
 
     dtype: str
@@ -121,6 +125,8 @@ class RightMatrix:
     offset: DimLike = 0
     packed: bool = False
     taps: int = 1
+    codes: Codes | None = None
+    halves: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +194,10 @@ def contraction_phase(
     if D.is_known(sizes):
         problem, _ = _problem(plan, dict(zip(plan.names, sizes, strict=True)))
         return phase, cut(problem).areas.scratch if problem.m and problem.n else 64
-    return phase, scratch_bound(dtype, vectors, k, right.packed or code.few > 0, apart, len(code.tables), left.bound)
+    packed = (right.packed and right.codes is None) or code.few > 0
+    coded = 0 if right.codes is None else most_rows(right.codes, vectors)
+    step = 2 if right.halves == PAIRS else 1
+    return phase, scratch_bound(dtype, vectors, k, packed, apart, len(code.tables), left.bound, coded, step)
 
 
 _Code = TypeVar("_Code", bound=GemmCode)
@@ -221,16 +230,22 @@ def describe(
         expr: See there.
     """
     dtype = accumulator(left.source.dtype)
-    few = few_columns(dtype, n, k, right)
+    few = 0 if right.codes is not None or right.halves else few_columns(dtype, n, k, right)
     vectors = 1 if few else vectors_for(dtype, n) if isinstance(n, int) else 2
     keep = [i for i, size in enumerate(groups) if size != 1]
     walks = {"c": out, **{f"e{i}": e for i, e in enumerate(extras)}}
     values: dict[str, DimLike] = {"m": D.product(rows), "n": n, "k": k, "a.offset": left.offset}
     values["b.offset"], values["shared"] = right.offset, 0
     values.update(left.values)
-    kinds = ("packed", "1") if right.packed else (_kind(right.step, "1"), _kind(right.column, "1"))
+    kinds = (
+        ("packed" if right.codes is None else "codes", "1")
+        if right.packed
+        else (_kind(right.step, "1"), _kind(right.column, "1"))
+    )
     if (few and not right.packed) or kinds == ("1", "1"):
         kinds = ("1", "s")
+    if right.codes is not None:
+        values["b.panel"] = D.ceildiv(k, right.codes.block) * right.codes.group(vectors * machine().width(32))
     if right.taps > 1:
         kinds = ("taps", "s")
         values["b.taps"] = right.taps
@@ -255,7 +270,7 @@ def describe(
         few,
         flat is not None,
         left.source,
-        Right(right.dtype, *kinds),
+        Right(right.dtype, *kinds, right.codes, right.halves),
         len(keep),
         len(rows),
         tuple(patterns[f"e{i}"] for i in range(len(extras))),
@@ -280,9 +295,11 @@ def few_columns(dtype: str, n: DimLike, k: DimLike, right: RightMatrix | None = 
     return n if ready else 0
 
 
-def pack(matrices: Array, dtype: str) -> Array:
+def pack(matrices: Array, dtype: str, halves: str = "") -> Array:
     """Constant matrices [groups, k, n] as B, packed for a product that is summed in ``dtype``: [groups, elements]."""
     groups, k, n = matrices.shape
+    if halves:
+        return pack_matrix(round_matrices(matrices, halves), dtype, vectors_for(dtype, n))
     if not few_columns(dtype, n, k):
         return pack_matrix(matrices, dtype, vectors_for(dtype, n))
     packed = aligned((groups, n, k), np.float32 if dtype == "f32" else np.float64)
@@ -290,9 +307,16 @@ def pack(matrices: Array, dtype: str) -> Array:
     return packed.reshape(groups, n * k)
 
 
-def packed_size(dtype: str, k: int, n: int) -> int:
+def pack_coded(codes: Codes, weight: Array, scales: Array, zeros: Array | None) -> Array:
+    """A weight of a few bits as B: see :func:`~accord.backends.cpu.codes.pack_codes`."""
+    return pack_codes(codes, weight, scales, zeros, vectors_for("f32", scales.shape[0]))
+
+
+def packed_size(dtype: str, k: int, n: int, halves: str = "") -> int:
     """Elements of a matrix that :func:`pack` has packed."""
     width = machine().width(bits(dtype))
+    if halves:
+        return steps_of(k, halves) * -(-n // width) * width
     return k * (n if few_columns(dtype, n, k) else -(-n // width) * width)
 
 
@@ -347,9 +371,13 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
     code, left = plan.code, plan.left
     stage: Stage | None = None
     words: list[int] = []
-    ready = "made" if code.right.column == "s" or code.right.dtype != code.dtype else "ready"
+    halves = code.right.halves
+    ready = "made" if code.right.column == "s" or code.right.dtype != code.dtype or halves else "ready"
     if code.right.step == "packed" or code.few:
         ready = "packed"
+    by_codes = _meets_codes(code, v["m"])
+    if code.right.codes is not None:
+        ready = "packed" if by_codes else "made"
     if left.stage is not None:
         stage, calls = left.stage(v)
         chunks = chunks_of(0) if not v["k"] else (Chunk(0, v["k"], 0, len(calls)),)
@@ -358,11 +386,12 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
         pieces = None if left.pieces is None else left.pieces(v)
         in_place = ready == "ready" and v["m"] < PACK_ROWS
         lengths = None if pieces is None else [length for length, _ in pieces]
-        chunks = chunks_of(v["k"], lengths, MOST_LINES if in_place and pieces is None else MOST_CHUNK)
+        most = v["k"] if by_codes else MOST_LINES if in_place and pieces is None else MOST_CHUNK
+        chunks = chunks_of(v["k"], lengths, max(most, 1), 2 if halves == PAIRS else 1)
         words = [word for c in chunks for word in (c.start, c.length, c.first, c.last)]
         words += [word for _, piece in pieces or () for word in piece]
-    row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype else 0
-    heights = dot_heights(code.dtype, code.few) if code.few else tile_heights(code.dtype, code.vectors)
+    row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype and not halves else 0
+    heights = _heights(code, v["m"], code.vectors)
     problem = Problem(
         code.dtype,
         code.vectors,
@@ -397,10 +426,34 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
         groups=p.groups,
         chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
     )
+    v["run"] = steps_of(blocks.run, code.right.halves)
     heights = add_functions(code, v, blocks.last_vectors)
     if p.stage is not None:
         v["a.segment"] = p.stage.segment
     return Launch((*(v[name] for name in code.names), *heights, *words), blocks.tasks)
+
+
+def _meets_codes(code: GemmCode, rows: int) -> bool:
+    """Whether so few rows meet a weight of a few bits as it is."""
+    return code.right.codes is not None and rows <= most_rows(code.right.codes, code.vectors)
+
+
+def _heights(code: GemmCode, rows: int, vectors: int) -> tuple[int, ...]:
+    """Heights of the tiles of so many vectors for a product of ``rows`` rows."""
+    if code.few:
+        return dot_heights(code.dtype, code.few)
+    if code.right.codes is not None and _meets_codes(code, rows):
+        return codes_heights(code.right.codes, vectors)
+    return tile_heights(code.dtype, vectors)
+
+
+def _tile(code: GemmCode, rows: int, vectors: int) -> int:
+    """Address of those tiles."""
+    if code.few:
+        return dot_address(code.dtype, code.few)
+    if code.right.codes is not None and _meets_codes(code, rows):
+        return codes_address(code.right.codes, vectors)
+    return tile_address(code.dtype, vectors, code.right.halves == PAIRS)
 
 
 def add_functions(code: GemmCode, values: dict[str, int], last_vectors: int) -> tuple[int, ...]:
@@ -411,11 +464,9 @@ def add_functions(code: GemmCode, values: dict[str, int], last_vectors: int) -> 
         values: Parameters by name.
         last_vectors: Vectors of the last panel's lines.
     """
-    few, dtype, vectors = code.few, code.dtype, code.vectors
-    values["tile"] = dot_address(dtype, few) if few else tile_address(dtype, vectors)
-    values["tile.last"] = values["tile"] if few else tile_address(dtype, last_vectors)
-    heights = dot_heights(dtype, few) if few else tile_heights(dtype, vectors)
-    last = heights if few else tile_heights(dtype, last_vectors)
+    dtype, rows = code.dtype, values["m"]
+    values["tile"], values["tile.last"] = _tile(code, rows, code.vectors), _tile(code, rows, last_vectors)
+    heights, last = _heights(code, rows, code.vectors), _heights(code, rows, last_vectors)
     values["high"], values["high.last"] = heights[0], last[0]
     width = machine().width(bits(dtype))
     values.update({name: transpose_address(*dtypes, width) for name, dtypes in code.transposes.items()})

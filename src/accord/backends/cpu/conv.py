@@ -86,6 +86,7 @@ class Convolution:
         x: The input.
         constant: The weights are packed at load.
         inside: No tap lies in the padding.
+        halves: How panels hold numbers that are rounded to bf16, if they are.
     """
 
     images: DimLike
@@ -99,6 +100,7 @@ class Convolution:
     x: Image
     constant: bool
     inside: bool = False
+    halves: str = ""
 
     @property
     def dtype(self) -> str:
@@ -129,6 +131,7 @@ class Convolution:
         short = len(w.taps) == 2 and isinstance(line, int) and line < _SHORT_LINE
         return (
             not self.pointwise
+            and not self.halves
             and len(w.taps) <= 2
             and 0 not in w.taps
             and min(w.dilations) > 0
@@ -148,7 +151,7 @@ class Convolution:
         by_group = w.reshape(self.groups, self.columns, self.channels, -1)
         order = (0, 3, 2, 1) if self.channels_inner else (0, 2, 3, 1)
         matrices = by_group.transpose(order).reshape(self.groups, self.length, self.columns)
-        return pack(matrices, self.dtype).reshape(-1)
+        return pack(matrices, self.dtype, self.halves).reshape(-1)
 
     def placed(self, at: int) -> RightMatrix:
         """Weights that are not constant, put without gaps from element ``at`` on: [groups, k, columns], or turned.
@@ -187,10 +190,12 @@ class Convolution:
         if right is not None:
             pass
         elif self.constant:
-            right = RightMatrix(self.dtype, (packed_size(self.dtype, k, m),), offset=weights_at, packed=True)
+            size = packed_size(self.dtype, k, m, self.halves)
+            right = RightMatrix(self.dtype, (size,), offset=weights_at, packed=True, halves=self.halves)
         else:
             taps = math.prod(self.window.taps)
-            right = RightMatrix(self.x.dtype, (m * k,), taps, k, taps=taps if self.channels_inner else 1)
+            count = taps if self.channels_inner else 1
+            right = RightMatrix(self.x.dtype, (m * k,), taps, k, taps=count, halves=self.halves)
             if not self.channels_inner or taps == 1:
                 right = replace(right, step=1)
         walks = [o.walk(m, images=images) for o in (out, *extras)]
@@ -206,7 +211,9 @@ class Convolution:
             if not rows:
                 rows, own, others = (1,), Access((0,)), [Access((0,)) for _ in walks]
             left, *walks = (replace(w, rows=at.strides) for w, at in zip((left, *walks), (own, *others), strict=True))
-            if few_columns(self.dtype, m, k):  # each line is a product of its own, which may be stored as one line
+            if not self.halves and few_columns(
+                self.dtype, m, k
+            ):  # each line is a product of its own, which may be stored as one line
                 left, *walks = (replace(w, groups=(*w.groups, *w.rows[:-1]), rows=w.rows[-1:]) for w in (left, *walks))
                 right = replace(right, groups=(*right.groups, *(0 for _ in rows[:-1])))
                 groups, rows = (*groups, *rows[:-1]), rows[-1:]

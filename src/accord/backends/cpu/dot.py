@@ -16,7 +16,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode, address_of
-from accord.backends.cpu.tile import TILE_ARGUMENTS
+from accord.backends.cpu.tile import TILE_ARGUMENTS, by_height, fma
 from accord.backends.protocol import Phase
 from accord.expr.lang import bits
 
@@ -64,23 +64,13 @@ class DotCode(KernelCode):
     def module(self, name: str) -> str:
         """LLVM text."""
         heights = dot_heights(self.dtype, self.columns)
-        b = Builder(name, TILE_ARGUMENTS)
-        cases = " ".join(f"i64 {rows}, label %rows{rows}" for rows in heights)
-        b.emit(f"switch i64 %rows, label %done [ {cases} ]")
-        for rows in heights:
-            b.label(f"rows{rows}")
-            b.emit(f"musttail call void @{name}_{rows}({TILE_ARGUMENTS})")
-            b.emit("ret void")
-        b.label("done")
-        return b.module(*(self._tile(f"{name}_{rows}", rows) for rows in heights))
+        return by_height(name, heights, [self._tile(f"{name}_{rows}", rows) for rows in heights])
 
     def _tile(self, name: str, rows: int) -> Builder:
         b = Builder(name, TILE_ARGUMENTS, internal=True)
         dtype, width = self.dtype, machine().width(bits(self.dtype))
         type_ = vector(dtype, width)
         keys = [(r, c) for r in range(rows) for c in range(self.columns)]
-        fma = f"{type_} @llvm.fmuladd.v{width}{dtype}"
-        b.declare(f"declare {fma}({', '.join([type_] * 3)})")
         steps = {"%a": [b.mul("%a_row", r) if r else "0" for r in range(rows)]}
         steps["%b"] = [b.mul("%b_row", c) if c else "0" for c in range(self.columns)]
 
@@ -96,7 +86,7 @@ class DotCode(KernelCode):
             right = [load(at, step) for step in steps["%b"]]
             left = [load(a, step) for step in steps["%a"]]
             arguments = [(left[r], right[c], s) for (r, c), s in zip(keys, sums, strict=True)]
-            return [b.op(f"call {fma}({', '.join(f'{type_} {x}' for x in xs)})") for xs in arguments]
+            return [fma(b, dtype, width, *xs) for xs in arguments]
 
         # one pass over all of k: each lane sums a sixteenth of the products
         start = (("ptr", "%a"), ("ptr", "%b"), *((type_, "zeroinitializer") for _ in keys))

@@ -6,6 +6,7 @@ Those become one expression of the root's result and of further operands, the ex
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accord.backends.view import NodeView
@@ -45,11 +46,13 @@ class RootView(NodeView):
     """The root of a fused operator: a node whose result goes through an epilogue before it is stored.
 
     Facts of inputs are the root's. :meth:`output` is the root's own result, which is never stored;
-    :meth:`output_access` is how what *is* stored lies, over the same axes.
+    :meth:`output_access` is how what *is* stored lies, over the same axes. ``prologue`` are the nodes that make its
+    input 1 from a constant.
     """
 
     epilogue: Epilogue
     stored: Access
+    prologue: Sequence[NodeView] = ()
 
     def output_access(self, index: int = 0) -> Access:
         """How the stored output lies."""

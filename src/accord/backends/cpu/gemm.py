@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from accord.backends.cpu.codes import Codes, CodesTileCode, expand_panel
 from accord.backends.cpu.dot import DotCode
+from accord.backends.cpu.halves import PAIRS, round_lines, round_rows
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel, pack_taps
@@ -39,13 +41,17 @@ class Right:
     Attributes:
         dtype: Element type in memory.
         step: Along k: "1", "s", "taps" where k counts taps and then channels but taps are next to each other, or
-            "packed" for panels that were made at load.
+            "packed" for panels that were made at load, or "codes" for panels of a weight of a few bits.
         column: From column to column: "1" or "s".
+        codes: How such a weight is coded.
+        halves: How panels hold numbers that are rounded to bf16 (:mod:`accord.backends.cpu.halves`), if they are.
     """
 
     dtype: str
     step: str
     column: str = "1"
+    codes: Codes | None = None
+    halves: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,13 @@ class GemmCode(KernelCode):
             operands += {"u": [f"{name}.row"], "t": [f"{name}.row{i}" for i in range(self.row_axes)]}.get(p.row, [])
         groups = [f"group{i}.{what}" for i in range(self.group_axes) for what in ("size", "a", "b", *self.operands)]
         column = ("b.column",) if self.right.column == "s" else ()
-        right = {"packed": (), "1": column, "s": ("b.k", *column), "taps": ("b.k", "b.taps", *column)}
+        right = {
+            "packed": (),
+            "codes": ("b.panel",),
+            "1": column,
+            "s": ("b.k", *column),
+            "taps": ("b.k", "b.taps", *column),
+        }
         return (
             *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
             *"run parts direct pack_b pitch shared scratch a_at b_at stage_at tables_at".split(),
@@ -139,8 +151,10 @@ class GemmCode(KernelCode):
     def needs(self) -> tuple[KernelCode, ...]:
         """The tiles for a whole panel, and transpositions."""
         width = machine().width(bits(self.dtype))
-        tile = DotCode(self.dtype, self.few) if self.few else TileCode(self.dtype, self.vectors)
-        return (tile, *(TransposeCode(*dtypes, width) for dtypes in self.transposes.values()))
+        pairs = self.right.halves == PAIRS
+        tile = DotCode(self.dtype, self.few) if self.few else TileCode(self.dtype, self.vectors, pairs)
+        coded = () if self.right.codes is None else (CodesTileCode(self.right.codes, self.vectors),)
+        return (tile, *coded, *(TransposeCode(*dtypes, width) for dtypes in self.transposes.values()))
 
     @property
     def apart(self) -> int:
@@ -255,6 +269,10 @@ class Writer:
             with b.loop(*panels) as panel:
                 self._panel(here, row, rows, left, part, panel, panels)
 
+    def steps(self, k: str) -> str:
+        """Steps of a tile along ``k``."""
+        return self.b.op(f"lshr i64 {self.b.add(k, 1)}, 1") if self.code.right.halves == PAIRS else k
+
     def word(self, entry: str, index: int) -> str:
         """An integer of a table."""
         return self.b.op(f"load i64, ptr {self.b.address(entry, 'i64', index)}")
@@ -268,8 +286,10 @@ class Writer:
     def _left(self, base: str, row: str, rows: str, chunk: Chunk) -> tuple[str, str]:
         """Address of a block of A for a chunk, and bytes from row to row."""
         b, p, code = self.b, self.p, self.code
-        if not code.left.direct or code.left.dtype != code.dtype:
+        if code.right.halves or not code.left.direct or code.left.dtype != code.dtype:
             self.fill(base, row, rows, chunk)
+            if code.right.halves:
+                round_rows(b, code.right.halves, self.panel_a, p["pitch"], rows, chunk.length)
             return self.panel_a, p["pitch"]
         in_place = b.compare("ne", p["direct"], 0)
         b.branch(in_place, lambda: None, lambda: self.fill(base, row, rows, chunk))
@@ -298,7 +318,7 @@ class Writer:
         columns = b.min(b.sub(p["n"], column), self.wide)
         tile, high, heights = self.tile_of(panel)
         line = str(code.few) if code.few else self.line(columns)
-        right = self._right(here["b"], number, column, columns, part.chunk, line)
+        right = self._right(here["b"], number, panel, columns, part.chunk, line)
         ahead = self._ahead(right[0], panels, panel, part.chunk)
         apart = b.mul(b.mul(number, p["parts"]), b.mul(p["block"], self.wide))
         sums = b.address(self.sums, code.dtype, apart)
@@ -313,7 +333,7 @@ class Writer:
             first = b.add(start, r)
             buffer = b.address(sums, code.dtype, b.mul(first, step))
             at = b.op(f"getelementptr i8, ptr {a}, i64 {b.mul(r, a_row)}")
-            soon = self.soon(right[0], ahead, first, rows, part.chunk.length, high)
+            soon = self.soon(right[0], ahead, first, rows, self.steps(part.chunk.length), high)
             self._tile(tile, at, a_row, (*right, soon), part, buffer, height)
 
             def store() -> None:
@@ -355,8 +375,8 @@ class Writer:
         b, p, code = self.b, self.p, self.code
         if code.right.step != "packed" or code.few:
             return right
-        whole = b.mul(p["k"], self.wide)
-        back = b.sub(b.mul(chunk.length, self.wide), b.mul(b.sub(panel, panels[0]), whole))
+        whole = b.mul(self.steps(p["k"]), self.wide)
+        back = b.sub(b.mul(self.steps(chunk.length), self.wide), b.mul(b.sub(panel, panels[0]), whole))
         last = b.compare("eq", b.add(panel, 1), panels[1])
         return b.address(right, code.right.dtype, b.op(f"select i1 {last}, i64 {back}, i64 {whole}"))
 
@@ -395,7 +415,7 @@ class Writer:
             )
 
         if not self.code.left.staged:
-            call(a, right[0], part.chunk.length, p["run"], "1", part.again)
+            call(a, right[0], self.steps(part.chunk.length), p["run"], "1", part.again)
             return
         step = str(self.size) if self.code.few else right[1]
         with b.loop(0, p["chunks"]) as c:
@@ -427,13 +447,21 @@ class Writer:
     def _is_packed(self, columns: str, line: str) -> str:
         """Whether a panel of a B that is not constant is packed: if that pays, or if its lines are no whole vectors."""
         b = self.b
-        if self._strides()[1] != "1" or self.code.right.dtype != self.code.dtype:
+        if self._strides()[1] != "1" or self.code.right.dtype != self.code.dtype or self.code.right.halves:
             return "true"
         return b.op(f"or i1 {b.compare('ne', self.p['pack_b'], 0)}, {b.compare('ne', columns, line)}")
 
     def _pack(self, base: str, panels: tuple[str, str]) -> None:
         """Pack a task's panels of B, with all of k: where columns follow each other, line by line for all panels."""
         b, p, code = self.b, self.p, self.code
+        if code.right.codes is not None:
+            with b.loop(
+                panels[0], b.op(f"select i1 {b.compare('ne', p['pack_b'], 0)}, i64 {panels[1]}, i64 0")
+            ) as panel:
+                line = self.line(b.min(b.sub(p["n"], b.mul(panel, self.wide)), self.wide))
+                groups = b.address(base, "u8", b.mul(panel, p["b.panel"]))
+                expand_panel(b, code.right.codes, groups, p["k"], line, self._packed(b.sub(panel, panels[0]), "0"))
+            return
         strides = self._strides()
         by_line = code.right.column == "1"
 
@@ -462,6 +490,10 @@ class Writer:
                 part(k, "1", b.mul(k, strides[0]))
         else:
             part("0", p["k"], "0")
+        if code.right.halves:
+            with b.loop(*panels) as panel:
+                line = self.line(b.min(b.sub(p["n"], b.mul(panel, self.wide)), self.wide))
+                round_lines(b, code.right.halves, self._packed(b.sub(panel, panels[0]), "0"), p["k"], line)
 
     def _packed(self, number: str, inside: str) -> str:
         """Address of a task's ``number``-th packed panel, ``inside`` elements from its start; or of the only one."""
@@ -474,16 +506,25 @@ class Writer:
         b = self.b
         return b.op(f"and i64 {b.add(columns, self.width - 1)}, {-self.width}")
 
-    def _right(self, base: str, number: str, column: str, columns: str, chunk: Chunk, line: str) -> tuple[str, str]:
-        """Address of B's lines for a chunk and their distance in bytes; for few columns, of its columns."""
+    def _right(self, base: str, number: str, index: str, columns: str, chunk: Chunk, line: str) -> tuple[str, str]:
+        """Address of the lines of B's panel ``index`` for a chunk and their distance in bytes.
+
+        ``number`` is which of the task's panels it is. For few columns the address and the distance of columns; for a
+        weight of a few bits that few rows meet, the address of its groups.
+        """
         b, p, code = self.b, self.p, self.code
         if code.few:
             distance = p["k"] if code.right.step == "packed" else p["b.column"]
             return b.address(base, code.right.dtype, chunk.start), b.mul(distance, self.size)
-        inside = b.mul(chunk.start, line)
+        column = b.mul(index, self.wide)
+        inside = b.mul(self.steps(chunk.start), line)
         line_bytes = b.mul(line, self.size)
+        if code.right.codes is not None:
+            groups = b.address(base, "u8", b.mul(index, p["b.panel"]))
+            made = b.compare("ne", p["pack_b"], 0)
+            return b.op(f"select i1 {made}, ptr {self._packed(number, inside)}, ptr {groups}"), line_bytes
         if code.right.step == "packed":
-            return b.address(base, code.right.dtype, b.add(b.mul(column, p["k"]), inside)), line_bytes
+            return b.address(base, code.right.dtype, b.add(b.mul(column, self.steps(p["k"])), inside)), line_bytes
         panel = self._packed(number, inside)
         packed = self._is_packed(columns, line)
         if packed == "true":

@@ -62,6 +62,9 @@ DECIDING: Mapping[str, Mapping[int, int]] = {
     "Trilu": {1: 0},
 }
 
+#: Operators whose operands are rounded where that is asked for.
+_ROUNDED = frozenset({"Conv", "Gemm", "MatMul"})
+
 #: What a size is taken to be, to see whether a kernel would be found.
 _SAMPLE = 2
 #: Forms that a late kernel remembers.
@@ -106,16 +109,18 @@ class LateKernel(CpuHostKernel):
         name: For people.
         model: The node as an ONNX file of its own, with the function that it calls if it calls one.
         deciding: Numbers of the inputs whose content matters.
+        precision: What operands of products are rounded to because that was asked for; "" for nothing.
     """
 
     name: str = field()  # not the class's own default
     model: bytes = field()
     deciding: tuple[int, ...] = field()
+    precision: str = ""
     _forms: OrderedDict[Any, _Form | Reason] = field(default_factory=OrderedDict, compare=False, repr=False)
     _lock: Any = field(default_factory=threading.Lock, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return LateKernel, (self.name, self.model, self.deciding)
+        return LateKernel, (self.name, self.model, self.deciding, self.precision)
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Outputs for ``inputs``, by a kernel for their shapes.
@@ -167,7 +172,7 @@ class LateKernel(CpuHostKernel):
             else:
                 fact = constant_fact(np.array(a, order="C"))
                 facts.append(fact if i in self.deciding else TensorFact(fact.dtype, fact.shape))
-        return _view_of(self.model, facts)
+        return _view_of(self.model, facts, self.precision)
 
     def _reference(self, inputs: Sequence[Any], why: Reason) -> Sequence[Any]:
         """Never silent: the plan took this node for one that has a kernel."""
@@ -239,7 +244,7 @@ def _model_of(view: NodeView) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _view_of(model: bytes, facts: Sequence[TensorFact | None]) -> NodeView:
+def _view_of(model: bytes, facts: Sequence[TensorFact | None], precision: str) -> NodeView:
     """The node of :func:`_model_of` with these facts of its inputs.
 
     Raises:
@@ -255,6 +260,7 @@ def _view_of(model: bytes, facts: Sequence[TensorFact | None]) -> NodeView:
     made = ir.serde.deserialize_model(onnx.ModelProto.FromString(model))
     (node,) = made.graph
     analyzer = Analyzer(FactTable(), made.opset_imports, functions=made.functions)
+    analyzer.precision = precision or analyzer.precision
     for v, fact in zip(node.inputs, facts, strict=True):
         if v is not None and fact is not None:
             analyzer.facts[v] = fact
@@ -284,7 +290,10 @@ def late_kernel(view: NodeView) -> LateKernel | Reason:
     if any(a.type.name in ("GRAPH", "GRAPHS") or a.is_ref() for a in view.node.attributes.values()):
         return Reason("it has a graph of its own")
     name = view.node.op_type if view.node.domain != FUSED_DOMAIN else view.node.name
-    return LateKernel(f"late {name}", _model_of(view), tuple(sorted(_deciding(view))))
+    function = view.function()
+    rounds = view.analyzer.precision != "float32" and any(n.op_type in _ROUNDED for n in (view.node, *(function or ())))
+    precision = view.analyzer.precision if rounds else ""
+    return LateKernel(f"late {name}", _model_of(view), tuple(sorted(_deciding(view))), precision)
 
 
 def _is_open(view: NodeView) -> bool:
@@ -336,7 +345,7 @@ def _would_refuse(view: NodeView, late: LateKernel) -> bool:
             sizes = (_SAMPLE,) * rank if fact.shape is None else tuple(_sample(d) for d in fact.shape)
             samples.append(TensorFact(fact.dtype, sizes))
     try:
-        return isinstance(_form(_view_of(late.model, samples)), Reason)
+        return isinstance(_form(_view_of(late.model, samples, late.precision)), Reason)
     except AccordError:  # they contradict each other, so this tells nothing
         return False
 

@@ -162,6 +162,13 @@ class Builder:
         unit = "i8" if dtype == "bool" else scalar(dtype)
         return self.op(f"getelementptr {unit}, ptr {base}, i64 {index}", "a")
 
+    def prefetch(self, address: str, count: int) -> None:
+        """Ask for ``count`` bytes that will soon be read; an address outside of what is there does no harm."""
+        self.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        for offset in range(0, count, 64):
+            at = self.op(f"getelementptr i8, ptr {address}, i64 {offset}") if offset else address
+            self.emit(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 3, i32 1)")
+
     # control flow
 
     @contextmanager

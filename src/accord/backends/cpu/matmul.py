@@ -25,15 +25,18 @@ from accord.ir.strides import Access
 __all__ = ["matmul_phase", "pack_constant"]
 
 
-def pack_constant(b: Array, dtype: str) -> Array:
-    """Constant matrices [..., k, n] as panels, one after the other, for a product of operands of ``dtype``."""
+def pack_constant(b: Array, dtype: str, halves: str = "") -> Array:
+    """Constant matrices [..., k, n] as panels, one after the other, for a product of operands of ``dtype``.
+
+    ``halves`` says how panels hold numbers that are rounded to bf16, if they are.
+    """
     real = accumulator(dtype)
     matrices = np.asarray(b).reshape(-1, *b.shape[-2:])
-    return pack(matrices, real).reshape(-1)
+    return pack(matrices, real, halves).reshape(-1)
 
 
 def _is_swapped(m: DimLike, n: DimLike, k: DimLike, a: Walk, b: RightMatrix) -> bool:
-    columns_along_k = not b.packed and b.step == 1 and b.column != 1 and not few_columns(a.dtype, n, k)
+    columns_along_k = not b.packed and not b.halves and b.step == 1 and b.column != 1 and not few_columns(a.dtype, n, k)
     if not columns_along_k or a.column != 1 or a.dtype != b.dtype or accumulator(a.dtype) != a.dtype:
         return False
     return isinstance(m, int) and m > 0 and few_columns(a.dtype, m, k) == m

@@ -16,6 +16,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.tile import fma
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits, cast, operand
 from accord.ir.dims import DimLike
@@ -26,7 +27,6 @@ __all__ = ["Panel", "Rows", "emit_product", "heights_of", "product_functions", "
 _IN_FLIGHT = 8
 #: How far ahead a single row asks for its weights, which it reads once: that hides the latency of the outer caches.
 _AHEAD_BYTES = 2048
-_CACHE_LINE = 64
 #: Greatest height of a tile.
 _MOST_ROWS = 8
 #: Multiplications that a task should have at least.
@@ -114,7 +114,7 @@ def _product(panel: Panel, rows: int, source: str, unit: bool, start: bool) -> B
     def accumulate(step: str, sums: Sequence[str]) -> list[str]:
         at = b.address("%panel", dtype, b.mul(step, panel.line))
         if rows == 1:
-            _prefetch(b, at, panel.line * bits(dtype) // 8)
+            b.prefetch(b.op(f"getelementptr i8, ptr {at}, i64 {_AHEAD_BYTES}"), panel.line * bits(dtype) // 8)
         columns = [printer.load(dtype, b.address(at, dtype, v * width)) for v in range(vectors)]
         place = step if unit else b.mul(step, "%a_col")
         following = []
@@ -123,7 +123,7 @@ def _product(panel: Panel, rows: int, source: str, unit: bool, start: bool) -> B
             loaded = one.load(source, b.address(lines[r], source, place))
             element = printer.splat(dtype, one.value(cast(operand(0, source), dtype), [loaded]), width)
             for v in range(vectors):
-                following.append(_fma(b, type_, dtype, width, element, columns[v], sums[r * vectors + v]))
+                following.append(fma(b, dtype, width, element, columns[v], sums[r * vectors + v]))
         return following
 
     whole = b.op(f"and i64 %k, {-sets}")
@@ -146,20 +146,6 @@ def _product(panel: Panel, rows: int, source: str, unit: bool, start: bool) -> B
         for v in range(vectors):
             printer.store(dtype, totals[r * vectors + v], b.address(target, dtype, v * width))
     return b
-
-
-def _prefetch(b: Builder, address: str, count: int) -> None:
-    """Ask for ``count`` bytes that will soon be read; an address outside the weights does no harm."""
-    b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    for offset in range(0, count, _CACHE_LINE):
-        ahead = b.op(f"getelementptr i8, ptr {address}, i64 {_AHEAD_BYTES + offset}")
-        b.emit(f"call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 3, i32 1)")
-
-
-def _fma(b: Builder, type_: str, dtype: str, width: int, x: str, y: str, z: str) -> str:
-    suffix = dtype if width == 1 else f"v{width}{dtype}"
-    b.declare(f"declare {type_} @llvm.fmuladd.{suffix}({type_}, {type_}, {type_})")
-    return b.op(f"call {type_} @llvm.fmuladd.{suffix}({type_} {x}, {type_} {y}, {type_} {z})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,12 @@ from accord.expr.lang import bits
 
 __all__ = [
     "CACHE_LINE",
+    "IN_FLIGHT",
     "MOST_HEIGHT",
     "TILE_ARGUMENTS",
     "TileCode",
+    "by_height",
+    "fma",
     "most_rows",
     "next_heights",
     "tile_address",
@@ -46,7 +49,7 @@ TILE_ARGUMENTS: Final = (
 )
 
 #: Additions that must be under way to keep two units of latency four busy.
-_IN_FLIGHT: Final = 8
+IN_FLIGHT: Final = 8
 #: Every number of rows up to this is a tile of its own.
 _SMALL: Final = 8
 #: Greatest height of any tile.
@@ -107,36 +110,55 @@ class TileCode(KernelCode):
     Attributes:
         dtype: "f32" or "f64".
         vectors: Vectors of a row.
+        pairs: Elements of A and B are pairs of bf16, neighbours along k; a step adds both products.
     """
 
     dtype: str
     vectors: int
+    pairs: bool = False
 
     @property
     def symbol(self) -> str:
         """Name by content."""
-        return f"tile_{self.dtype}_{self.vectors}"
+        return f"tile_{self.dtype}_{self.vectors}{'_pairs' if self.pairs else ''}"
 
     def module(self, name: str) -> str:
         """LLVM text."""
         heights = tile_heights(self.dtype, self.vectors)
         tiles = [_Tile(self, f"{name}_{rows}", rows).write() for rows in heights]
-        b = Builder(name, TILE_ARGUMENTS)
-        arguments = ", ".join(TILE_ARGUMENTS.split(", "))
-        cases = " ".join(f"i64 {rows}, label %rows{rows}" for rows in heights)
-        b.emit(f"switch i64 %rows, label %done [ {cases} ]")
-        for rows in heights:
-            b.label(f"rows{rows}")
-            b.emit(f"musttail call void @{name}_{rows}({arguments})")
-            b.emit("ret void")
-        b.label("done")
-        return b.module(*tiles) + '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
+        return by_height(name, heights, tiles) + '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
+
+
+def by_height(name: str, heights: Sequence[int], tiles: Sequence[Builder]) -> str:
+    """The text of a module of ``tiles``, called ``name`` and a height, and a function that calls the one wanted."""
+    b = Builder(name, TILE_ARGUMENTS)
+    cases = " ".join(f"i64 {rows}, label %rows{rows}" for rows in heights)
+    b.emit(f"switch i64 %rows, label %done [ {cases} ]")
+    for rows in heights:
+        b.label(f"rows{rows}")
+        b.emit(f"musttail call void @{name}_{rows}({TILE_ARGUMENTS})")
+        b.emit("ret void")
+    b.label("done")
+    return b.module(*tiles)
+
+
+def fma(b: Builder, dtype: str, width: int, x: str, y: str, z: str) -> str:
+    """``x * y + z`` of vectors, in one instruction where there is one."""
+    return b.op(fma_text(b, dtype, width, x, y, z))
+
+
+def fma_text(b: Builder, dtype: str, width: int, x: str, y: str, z: str) -> str:
+    """The instruction of :func:`fma`."""
+    type_ = vector(dtype, width)
+    name = f"{type_} @llvm.fmuladd.{dtype if width == 1 else f'v{width}{dtype}'}"
+    b.declare(f"declare {name}({type_}, {type_}, {type_})")
+    return f"call {name}({type_} {x}, {type_} {y}, {type_} {z})"
 
 
 @functools.cache
-def tile_address(dtype: str, vectors: int) -> int:
+def tile_address(dtype: str, vectors: int, pairs: bool = False) -> int:
     """Machine code of the tiles."""
-    return address_of(Phase(TileCode(dtype, vectors), (), ()))
+    return address_of(Phase(TileCode(dtype, vectors, pairs), (), ()))
 
 
 class _Tile:
@@ -153,14 +175,12 @@ class _Tile:
         self.type = vector(code.dtype, self.width)
         self.zero = "zeroinitializer" if self.width > 1 else "0.0"
         self.sets = 1
-        while self.sets < 4 and self.sets * rows * self.vectors < _IN_FLIGHT:
+        while self.sets < 4 and self.sets * rows * self.vectors < IN_FLIGHT:
             self.sets *= 2
         # the loads of a tile of one vector take all the time that its products do
         self.looks_ahead = rows > 2 and self.vectors > 1
         self.keys = [(r, v) for r in range(rows) for v in range(self.vectors)]
-        suffix = code.dtype if self.width == 1 else f"v{self.width}{code.dtype}"
-        self.fma = f"{self.type} @llvm.fmuladd.{suffix}"
-        self.b.declare(f"declare {self.fma}({', '.join([self.type] * 3)})")
+        self.pairs = code.pairs
 
     def write(self) -> Builder:
         b = self.b
@@ -269,8 +289,7 @@ class _Tile:
                 spread = self._element(at[r // _SHARED * _SHARED][0], r % _SHARED, u)
                 for v in range(self.vectors):
                     now, later = sums[u, r, v]
-                    arguments = ", ".join(f"{self.type} {x}" for x in (spread, columns[v], now))
-                    b.emit(f"{later} = call {self.fma}({arguments})")
+                    b.emit(f"{later} = {self._product(spread, columns[v], now)}")
         for now, later in at.values():
             self._advance(later, now, sets * self.size)
         self._advance(b_next, b_at, self.line_steps[sets])
@@ -286,6 +305,16 @@ class _Tile:
         b.label(end)
         return {k: later for k, (_, later) in sums.items()}, {r: later for r, (_, later) in at.items()}, b_next, end
 
+    def _product(self, x: str, y: str, total: str) -> str:
+        """What adds the product of two vectors, or of two vectors of pairs, to ``total``."""
+        b = self.b
+        if not self.pairs:
+            return fma_text(b, self.dtype, self.width, x, y, total)
+        halves, name = f"<{2 * self.width} x bfloat>", "@llvm.x86.avx512bf16.dpbf16ps.512"
+        b.declare(f"declare {self.type} {name}({self.type}, {halves}, {halves})")
+        x, y = (b.op(f"bitcast {self.type} {value} to {halves}") for value in (x, y))
+        return f"call {self.type} {name}({self.type} {total}, {halves} {x}, {halves} {y})"
+
     def _advance(self, later: str, now: str, step: str | int) -> None:
         """``later = now + step`` in a way that LLVM does not look through.
 
@@ -300,11 +329,8 @@ class _Tile:
 
     def _prefetch(self, line: str) -> None:
         b = self.b
-        b.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         far = b.op(f"getelementptr i8, ptr {line}, i64 {self.ahead}")
-        for offset in range(0, self.vectors * self.width * self.size, 64):
-            at = b.op(f"getelementptr i8, ptr {far}, i64 {offset}")
-            b.emit(f"call void @llvm.prefetch.p0(ptr {at}, i32 0, i32 3, i32 1)")
+        b.prefetch(far, self.vectors * self.width * self.size)
 
     def _element(self, base: str, row: int, step: int) -> str:
         b = self.b

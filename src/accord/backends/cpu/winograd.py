@@ -63,6 +63,8 @@ def reason_against(c: Convolution) -> str | None:
     """Why a convolution is not computed this way; None if it is."""
     if c.window.taps != (3, 3) or c.window.steps != (1, 1) or c.window.dilations != (1, 1):
         return "the kernel is not 3x3 with stride 1"
+    if c.halves:
+        return "transformed operands would have to be rounded again"
     if not c.constant or c.dtype != "f32":
         return "the weights are not constant, or not summed in f32"
     if min(c.channels, c.columns) < _LEAST_CHANNELS:

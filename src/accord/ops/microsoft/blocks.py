@@ -97,7 +97,7 @@ class _Weight:
         b = self.b
         plain = self.zeros is None or b.fact(self.zeros).dtype == UINT8
         width = self.blocks * self.block
-        if plain and groups is None and self.bits in (4, 8):
+        if plain and groups is None and self.bits in (2, 4, 8):
             weight = self._blocked(width)
         else:
             weight = self._spelled_out(groups, width)
@@ -106,9 +106,9 @@ class _Weight:
         return b("Slice", weight, b.ints(0), b.ints(self.k), b.ints(1))
 
     def _blocked(self, width: int) -> ir.Value | None:
-        """By DequantizeLinear; None where a 4-bit zero point is not constant."""
+        """By DequantizeLinear; 2-bit codes become those of 4 bits, since opset 24 has no shorter ones."""
         b, half = self.b, 1 << (self.bits - 1)
-        packed = constant_array(b, self.packed)
+        typed = self._typed((self.n, width))
         zeros = None if self.zeros is None else constant_array(b, self.zeros)
         if self.bits == 8:
             data = reshape(b, self.packed, self.n, width)
@@ -117,20 +117,41 @@ class _Weight:
                 if self.zeros is None
                 else reshape(b, self.zeros, self.n, self.blocks)
             )
-        elif packed is not None and (self.zeros is None or zeros is not None):
-            data = _as_uint4(b, packed, (self.n, width))
+        elif typed is not None and (self.zeros is None or zeros is not None):
+            data = typed
             if zeros is None:
                 flat = np.full((self.n, self.blocks), half, np.uint8)
             else:
-                flat = unpack_array(zeros.reshape(self.n, -1), 4)[:, : self.blocks]
+                flat = unpack_array(zeros.reshape(self.n, -1), self.bits)[:, : self.blocks]
             zero = _as_uint4(b, _packed_rows(flat), (self.n, self.blocks))
         else:
             return self._spelled_out(None, width)
         return b("DequantizeLinear", data, self.scales, zero, axis=1, block_size=self.block)
 
+    def _typed(self, shape: tuple[int, ...]) -> ir.Value | None:
+        """Codes as a constant of 4 or 8 bits; None where they are not constant, or of other sizes."""
+        b, packed = self.b, constant_array(self.b, self.packed)
+        if packed is None or self.bits not in (2, 4, 8):
+            return None
+        if self.bits == 8:
+            return b.const(packed.reshape(shape))
+        return _as_uint4(b, packed if self.bits == 4 else _packed_rows(unpack_array(packed, 2)), shape)
+
+    def _of_blocks(self, x: ir.Value) -> ir.Value:
+        """Scales or float zero points as (N, blocks, 1)."""
+        array = constant_array(self.b, x)
+        shape = (self.n, self.blocks, 1)
+        return reshape(self.b, x, *shape) if array is None else self.b.const(array.reshape(shape))
+
     def _spelled_out(self, groups: ir.Value | None, width: int) -> ir.Value | None:
         """``(code - zero) * scale`` by arithmetic."""
         b = self.b
+        plain = self.zeros is None or b.fact(self.zeros).dtype == UINT8
+        typed = None if plain or groups is not None else self._typed((self.n, self.blocks, self.block))
+        if typed is not None and self.zeros is not None:
+            points, factors = (self._of_blocks(v) for v in (self.zeros, self.scales))
+            centred = b("Sub", like_cast(b, typed, self.scales), points)
+            return reshape(b, b("Mul", centred, factors), self.n, width)
         data = self._rows(self.packed)
         zero = self._zero_points()
         if data is None or zero is None:

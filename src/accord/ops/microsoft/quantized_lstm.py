@@ -1,7 +1,9 @@
 """Expansion: the LSTM whose products are 8-bit.
 
 The input is quantized as a whole and the hidden state at every step, each by its range at run time, so the recurrence
-is written out as a scan.
+is written out as a scan with exact integer products. An LSTM with dequantized weights would be faster and nearer to the
+model before it was quantized, but it would not round the activations, by up to half of 1/255 of their range at each
+step. That is another function, not a rounding error, so it is not computed instead.
 """
 
 from __future__ import annotations

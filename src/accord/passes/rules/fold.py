@@ -16,6 +16,7 @@ from accord.ir.patch import Patch, patch_from
 from accord.ir.reason import Reason
 from accord.model.limits import physical_memory
 from accord.passes.rule import Rule, RuleContext
+from accord.passes.rules.fuse_weights import stays_packed
 
 __all__ = ["CommonSubexpressions", "FoldConstants", "ShareConstants"]
 
@@ -79,6 +80,9 @@ class FoldConstants(Rule):
 
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
         """A patch that puts initializers in place of the node's outputs."""
+        packed = stays_packed(node, context)
+        if packed is True:
+            return Reason("a product reads the weight as it is stored")
         facts = [context.fact(o) for o in node.outputs]
         used = [bool(o.uses()) or o.is_graph_output() for o in node.outputs]
         if not any(used):
@@ -95,7 +99,8 @@ class FoldConstants(Rule):
             builder.const(t, o.name) if t is not None and u else None
             for t, o, u in zip(tensors, node.outputs, used, strict=False)
         ]
-        return patch_from(builder, node, outputs, "computed at load")
+        note = f"computed at load: {packed}" if isinstance(packed, Reason) else "computed at load"
+        return patch_from(builder, node, outputs, note)
 
     def _compute(self, node: ir.Node, context: RuleContext, facts: list[Any]) -> list[Any] | Reason | None:
         evaluator = context.analyzer.evaluator

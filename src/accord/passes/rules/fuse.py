@@ -18,7 +18,7 @@ from accord.ir.reason import FUSED_DOMAIN, Reason
 from accord.passes.manager import label
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 
-__all__ = ["FuseEpilogue", "escaping", "function_patch", "graph_order", "is_elementwise"]
+__all__ = ["FuseEpilogue", "escaping", "function_patch", "graph_order", "grown", "is_elementwise"]
 
 
 def is_elementwise(node: ir.Node, context: RuleContext) -> bool:
@@ -66,55 +66,60 @@ class FuseEpilogue(Rule):
         """A patch with one call of a function."""
         if not isinstance(node.graph, ir.Graph):
             return None
-        out = node.outputs[0]
-        shape = context.tensor(out).shape
-        if shape is None:
-            return Reason("the rank of its output is not known")
-        if not out.uses():
-            return None
-        refused = context.fuses(node)
-        if refused is not None:
-            return refused
-        group: list[ir.Node] = [node]
-        found = 1
-        why = Reason("no elementwise operator follows")
-        tip = out
-        while True:
-            following = self._following(group, tip, shape, context)
-            if isinstance(following, Reason):
-                why = following
-                break
-            group += following
-            if len(escaping(group)) == 1:
-                found = len(group)
-            tip = group[-1].outputs[0]
-        if found == 1:
+        group, why = grown(node, context)
+        if len(group) == 1:
             return why
-        group = group[:found]
         return function_patch(group, context, f"with {', '.join(label(n) for n in group[1:])}")
 
-    @staticmethod
-    def _following(
-        group: Sequence[ir.Node], tip: ir.Value, shape: tuple[object, ...], context: RuleContext
-    ) -> list[ir.Node] | Reason:
-        """The operators to take in next: one reader, or all of those whose results meet again."""
-        if tip.is_graph_output():
-            return Reason(f"'{tip.name}' is an output of the graph")
-        inside = {o for n in group for o in n.outputs}
-        # the next reader, in the graph's order, of anything that leaves the group
-        readers = {u.node for v in inside for u in v.uses()} - set(group)
-        if not readers:
-            return Reason("nothing follows")
-        graph = group[0].graph
-        assert isinstance(graph, ir.Graph)
-        if any(r.graph is not graph for r in readers):
-            return Reason("a body graph reads it")
-        first = min(readers, key=graph_order(graph, readers, context).__getitem__)
-        if not is_elementwise(first, context):
-            return Reason(f"{label(first)} ({first.op_type}) is not elementwise")
-        if context.tensor(first.outputs[0]).shape != shape:
-            return Reason(f"{label(first)} gives another shape")
-        return [first]
+
+def grown(node: ir.Node, context: RuleContext) -> tuple[list[ir.Node], Reason | None]:
+    """A root and the elementwise operators that are computed on its results, in order; and why there are no more."""
+    out = node.outputs[0]
+    shape = context.tensor(out).shape
+    if shape is None:
+        return [node], Reason("the rank of its output is not known")
+    if not out.uses():
+        return [node], None
+    refused = context.fuses(node)
+    if refused is not None:
+        return [node], refused
+    group: list[ir.Node] = [node]
+    found = 1
+    why = Reason("no elementwise operator follows")
+    tip = out
+    while True:
+        following = _following(group, tip, shape, context)
+        if isinstance(following, Reason):
+            why = following
+            break
+        group += following
+        if len(escaping(group)) == 1:
+            found = len(group)
+        tip = group[-1].outputs[0]
+    return group[:found], why
+
+
+def _following(
+    group: Sequence[ir.Node], tip: ir.Value, shape: tuple[object, ...], context: RuleContext
+) -> list[ir.Node] | Reason:
+    """The operators to take in next: one reader, or all of those whose results meet again."""
+    if tip.is_graph_output():
+        return Reason(f"'{tip.name}' is an output of the graph")
+    inside = {o for n in group for o in n.outputs}
+    # the next reader, in the graph's order, of anything that leaves the group
+    readers = {u.node for v in inside for u in v.uses()} - set(group)
+    if not readers:
+        return Reason("nothing follows")
+    graph = group[0].graph
+    assert isinstance(graph, ir.Graph)
+    if any(r.graph is not graph for r in readers):
+        return Reason("a body graph reads it")
+    first = min(readers, key=graph_order(graph, readers, context).__getitem__)
+    if not is_elementwise(first, context):
+        return Reason(f"{label(first)} ({first.op_type}) is not elementwise")
+    if context.tensor(first.outputs[0]).shape != shape:
+        return Reason(f"{label(first)} gives another shape")
+    return [first]
 
 
 def graph_order(graph: ir.Graph, nodes: Iterable[ir.Node], context: RuleContext) -> dict[ir.Node, int]:
@@ -132,12 +137,15 @@ def escaping(group: Sequence[ir.Node]) -> list[ir.Value]:
     return [o for n in group for o in n.outputs if o.is_graph_output() or any(u.node not in members for u in o.uses())]
 
 
-def function_patch(group: Sequence[ir.Node], context: RuleContext, note: str) -> Patch:
+def function_patch(
+    group: Sequence[ir.Node], context: RuleContext, note: str, outputs: Sequence[ir.Value] = ()
+) -> Patch:
     """The patch that replaces ``group`` (in graph order) by one call of a function with these nodes as its body.
 
-    The call stands where the last node stood, so all that the group reads is there.
+    The call stands where the last node stood, so all that the group reads is there. Nodes that make none of
+    ``outputs``, by default all that others read, may stay for other readers.
     """
-    outputs = escaping(group)
+    outputs = outputs or escaping(group)
     made = {o for n in group for o in n.outputs}
     inputs = list(dict.fromkeys(v for n in group for v in n.inputs if v is not None and v not in made))
     formal = {v: ir.Value(name=f"x{i}") for i, v in enumerate(inputs)}

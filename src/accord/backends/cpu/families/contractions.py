@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, pack
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.conv_transpose import CombWeights, combs, pack_combs, transposed_phases
 from accord.backends.cpu.deform import deform_phases
-from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
+from accord.backends.cpu.epilogue import Epilogue, Extra, RootView, epilogue_of
+from accord.backends.cpu.families.coded import coded_weight
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
+from accord.backends.cpu.halves import halves
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.winograd import reason_against, transformed_weights, winograd_phase
@@ -119,7 +122,7 @@ def _product(
     accesses: tuple[Access, Access, Access],
     epilogue: Epilogue,
     reads: tuple[int, ...],
-) -> NativeKernel:
+) -> NativeKernel | Reason:
     """The kernel of a batch of products of inputs 0 and 1.
 
     Args:
@@ -135,21 +138,48 @@ def _product(
     m, n, k = sizes
     at_a, at_b, at_c = accesses
     constants: dict[int, Constant] = {}
-    right = _constant(view, dtype, batch, constants)
+    kind = _halves(view, dtype)
+    right = _constant(view, dtype, batch, constants, kind)
+    if isinstance(right, Reason):
+        return right
     if right is None:
         groups, step, column = _split(at_b, len(at_b.strides))
-        right = RightMatrix(dtype, groups, step, column, at_b.offset)
+        right = RightMatrix(dtype, groups, step, column, at_b.offset, halves=kind)
     expr = with_sum(epilogue.expr, accumulator(dtype))
     extras = [_walk(e.dtype, e.access) for e in epilogue.extras]
     operands = tuple(range(2 + len(extras) + 2))
     out = _walk(epilogue.expr.dtype, at_c)
     phase, scratch = matmul_phase(batch, m, n, k, _walk(dtype, at_a), right, extras, out, expr, operands)
     flops = 2 * D.product((*batch, m, n, k))
-    return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops)
+    rounds = "bfloat16" if right.halves else ""
+    if rounds or right.codes is not None:
+        name = f"{name} as bf16" if right.codes is None else f"{name} of {right.codes.bits} bits"
+    return NativeKernel(
+        name,
+        (phase,),
+        reads,
+        constants,
+        workspace=scratch,
+        flops=flops,
+        precision=rounds,
+    )
 
 
-def _constant(view: NodeView, dtype: str, batch: Shape, constants: dict[int, Constant]) -> RightMatrix | None:
-    """B packed, if it is a constant whose columns are many enough; its array goes to ``constants``."""
+def _halves(view: NodeView, dtype: str) -> str:
+    """How panels hold operands that shall be rounded to bf16; "" if they shall not."""
+    return halves() if dtype == "f32" and view.analyzer.precision == "bfloat16" else ""
+
+
+def _constant(
+    view: NodeView, dtype: str, batch: Shape, constants: dict[int, Constant], kind: str
+) -> RightMatrix | Reason | None:
+    """B packed, if it is a constant; its array goes to ``constants``."""
+    if isinstance(view, RootView) and view.prologue:
+        weight = coded_weight(view.prologue, view)
+        if isinstance(weight, Reason):
+            return weight
+        constants[1] = weight.packed
+        return replace(weight.right, groups=(0,) * len(batch))
     fact = view.tensor(1)
     if not fact.is_const or fact.shape is None:
         return None
@@ -157,22 +187,22 @@ def _constant(view: NodeView, dtype: str, batch: Shape, constants: dict[int, Con
     if 0 in shape:
         return None
     turned = view.node.op_type == "Gemm" and bool(view.attr("transB", 0))
-    constants[1] = functools.partial(_packed, fact, turned, dtype)
+    constants[1] = functools.partial(_packed, fact, turned, dtype, kind)
     if turned:
         shape = shape[::-1]
     if len(shape) == 1:
         shape = (*shape, 1)
     lead = shape[:-2]
-    size = packed_size(accumulator(dtype), shape[-2], shape[-1])
+    size = packed_size(accumulator(dtype), shape[-2], shape[-1], kind)
     groups = [s * size for s in broadcast_access(lead, batch).strides]
-    return RightMatrix(accumulator(dtype), tuple(groups), packed=True)
+    return RightMatrix(accumulator(dtype), tuple(groups), packed=True, halves=kind)
 
 
-def _packed(fact: TensorFact, turned: bool, dtype: str) -> Array:
+def _packed(fact: TensorFact, turned: bool, dtype: str, kind: str) -> Array:
     b = fact.numpy()
     if turned:
         b = b.T
-    return pack_constant(b[:, None] if b.ndim == 1 else b, dtype)
+    return pack_constant(b[:, None] if b.ndim == 1 else b, dtype, kind)
 
 
 @selects("Gemm", epilogue=True)
@@ -316,6 +346,7 @@ def conv(view: NodeView) -> Kernel | Reason:
         Image(dtype, view.access(0)),
         constant=view.tensor(1).is_const,
         inside=inside,
+        halves=_halves(view, dtype),
     )
     constants: dict[int, Constant] = {}
     against = reason_against(convolution)
@@ -332,8 +363,11 @@ def conv(view: NodeView) -> Kernel | Reason:
     phase, scratch = convolution.phase(*rest) if against else winograd_phase(convolution, *rest)
     flops = 2 * D.product((*out, *w[1:]))
     name = f"conv {dtype}" if against else f"conv winograd {dtype}"
+    rounds = "bfloat16" if convolution.halves else ""
+    if rounds:
+        name = f"{name} as bf16"
     note = f"direct: {against}" if against else "Winograd 2x4: a third of the multiplications"
-    return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops, note=note)
+    return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops, note=note, precision=rounds)
 
 
 def _window(view: NodeView, w: Sequence[int]) -> Window:

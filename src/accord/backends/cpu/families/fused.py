@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
+from accord.backends.cpu.families.coded import PREPARES
 from accord.backends.cpu.families.groups import arrange_group, group_kernel
 from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
@@ -27,7 +28,11 @@ class _Body:
     def __init__(self, view: NodeView, function: ir.Function) -> None:
         self.view = view
         self.function = function
-        self.nodes = list(function)
+        nodes = list(function)
+        first = next((i for i, n in enumerate(nodes) if n.domain or n.op_type not in PREPARES), 0)
+        #: What expands the root's weight; then the root and what follows.
+        self.prologue = nodes[:first] if nodes[first].op_type in ("MatMul", "Gemm") else []
+        self.nodes = nodes[len(self.prologue) :]
         self.analyzer: Analyzer = view.analyzer.enter(view.node, function)
         self.number = {formal: i for i, formal in enumerate(function.inputs)}
         self.layouts: dict[ir.Value, Access] = {
@@ -35,16 +40,16 @@ class _Body:
         }
 
     def views(self) -> list[NodeView]:
-        """All nodes."""
+        """The root and what follows."""
         return [NodeView(n, self.analyzer, self.layouts) for n in self.nodes]
 
     def root(self) -> NodeView:
-        """The first node."""
+        """The root."""
         return NodeView(self.nodes[0], self.analyzer, self.layouts)
 
     def outer(self, index: int) -> int:
-        """The call's input that is input ``index`` of the first node."""
-        formal = self.nodes[0].inputs[index]
+        """The call's input that is input ``index`` of the root; of a weight that is expanded, its codes."""
+        formal = self.prologue[0].inputs[0] if self.prologue and index == 1 else self.nodes[0].inputs[index]
         assert formal is not None
         return self.number[formal]
 
@@ -64,7 +69,7 @@ def arrange_fused(view: NodeView) -> Arrangement:
     if arranger is None:
         return Arrangement()
     wanted = arranger(root)
-    inputs = {body.outer(i): order for i, order in enumerate(wanted.inputs) if root.has(i)}
+    inputs = {body.outer(i): order for i, order in enumerate(wanted.inputs) if root.has(i) and order is not None}
     return Arrangement(
         tuple(inputs.get(i) for i in range(len(view.node.inputs))), wanted.outputs[:1], strided=wanted.strided
     )
@@ -89,6 +94,7 @@ def select_fused(view: NodeView) -> Kernel | Reason:
         return _group(body)
     root = RootView(body.nodes[0], body.analyzer, body.layouts)
     root.stored = view.output_access()
+    root.prologue = [NodeView(n, body.analyzer, body.layouts) for n in body.prologue]
     found = _epilogue(body, root)
     if isinstance(found, Reason):
         return found
@@ -148,9 +154,10 @@ def _external(
 
 def _renumbered(kernel: NativeKernel, body: _Body, extras: list[int]) -> NativeKernel:
     """The kernel with the call's inputs in place of the root's."""
+    after = " ".join(n.op_type for n in body.nodes[1:])
     return replace(
         kernel,
-        name=f"{kernel.name} + {' '.join(n.op_type for n in body.nodes[1:])}",
+        name=f"{kernel.name} + {after}" if after else kernel.name,
         reads=(*(body.outer(i) for i in kernel.reads), *extras),
         constants={body.outer(i): array for i, array in kernel.constants.items()},
         in_place=(),
