@@ -156,11 +156,14 @@ class Model:
             compiled = self._first_compiled(on_stage)
             stored = _stored(compiled)
             self.seconds = compiled.seconds
+            first = _Variant.of(stored)
+            assert first is not None  # only machine code that others have compiled can be gone
             if key is not None and write_plan(key, stored):
-                # the weights of the entry are shared with other processes; these can go
-                stored = read_plan(key) or stored
-            first = _Variant.of(stored) or _Variant.of(_stored(compiled))
-            assert first is not None
+                again = read_plan(key)
+                shared = None if again is None else _Variant.of(again)
+                if again is not None and shared is not None:
+                    # the weights of the entry are shared with other processes; these can go
+                    stored, first, self._compiled = again, shared, None
         else:
             self.seconds = {"stored": time.perf_counter() - start}
         assert stored is not None

@@ -14,7 +14,8 @@ import os
 import pickle
 import stat
 import sys
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import accord
-from accord.backends.protocol import Kernel, NativeKernel, Phase
+from accord.backends.protocol import FixedLaunch, Kernel, Launch, NativeKernel, Phase
 from accord.ir.dims import Dim
 from accord.plan.plan import Plan
 from accord.runtime.interface import Interface
@@ -37,6 +38,14 @@ _ALIGNMENT = 64
 #: What a plan is made of; nothing else is made when an entry is read.
 _MODULES = ("accord.", "numpy", "ml_dtypes")
 _BUILTINS = frozenset({"frozenset", "set", "complex", "slice", "range"})
+_CLASSES = frozenset(
+    {
+        ("functools", "partial"),
+        ("_functools", "partial"),
+        ("collections", "OrderedDict"),
+        ("fractions", "Fraction"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +203,15 @@ class _Pickler(pickle.Pickler):
         return self._known[id(obj)]
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.MethodType):  # as pickle has it, any attribute of any object could be had
+            return _bound, (obj.__self__, obj.__name__)
         if isinstance(obj, Phase) and hasattr(
             obj.code, "as_stored"
         ):  # launches may need all of it, machine code does not
             return Phase, (obj.code.as_stored(), obj.operands, obj.dims, obj.launch)
+        if isinstance(obj, FixedLaunch):
+            params = [p.as_stored() if hasattr(p, "as_stored") else p for p in obj.launch.params]
+            return FixedLaunch, (Launch(tuple(params), obj.launch.tasks),)
         if isinstance(obj, NativeKernel) and obj.constants:  # the plan has them as constants of its own
             return _without_constants, (_fields(obj),)
         return NotImplemented
@@ -210,6 +224,13 @@ def _fields(kernel: NativeKernel) -> dict[str, Any]:
 
 def _without_constants(fields: Mapping[str, Any]) -> NativeKernel:
     return NativeKernel(**fields)
+
+
+def _bound(owner: Any, name: str) -> Callable[..., Any]:
+    method = getattr(type(owner), name)
+    if not type(owner).__module__.startswith("accord.") or not isinstance(method, types.FunctionType):
+        raise pickle.UnpicklingError(f"{type(owner).__name__}.{name} is no part of a plan")
+    return types.MethodType(method, owner)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -225,6 +246,6 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.startswith(_MODULES) or (module == "builtins" and name in _BUILTINS):
             return super().find_class(module, name)
-        if (module, name) in (("functools", "partial"), ("_functools", "partial"), ("collections", "OrderedDict")):
+        if (module, name) in _CLASSES:
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"{module}.{name} is no part of a plan")

@@ -21,14 +21,15 @@ from accord.backends.cpu.blocking import (
     cut,
     scratch_bound,
 )
-from accord.backends.cpu.dot import dot_address, dot_heights, pays
+from accord.backends.cpu.dot import DotCode, dot_heights, pays
 from accord.backends.cpu.gemm import GemmCode, Right
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
+from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.store import Pattern
-from accord.backends.cpu.tile import next_heights, tile_address, tile_heights, vectors_for
-from accord.backends.cpu.transpose import transpose_address
+from accord.backends.cpu.tile import TileCode, next_heights, tile_heights, vectors_for
+from accord.backends.cpu.transpose import TransposeCode
 from accord.backends.protocol import Array, Launch, Phase
 from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
 from accord.ir import dims as D
@@ -393,14 +394,28 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
         groups=p.groups,
         chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
     )
-    heights = add_functions(code, v, blocks.last_vectors)
+    functions = functions_of(code, blocks.last_vectors)
+    heights = add_heights(code, v, blocks.last_vectors)
     if p.stage is not None:
         v["a.segment"] = p.stage.segment
-    return Launch((*(v[name] for name in code.names), *heights, *words), blocks.tasks)
+    params = v | functions
+    return Launch((*(params[name] for name in code.names), *heights, *words), blocks.tasks)
 
 
-def add_functions(code: GemmCode, values: dict[str, int], last_vectors: int) -> tuple[int, ...]:
-    """Add the addresses of the functions that a kernel calls to ``values``; returns the tables of tile heights.
+def functions_of(code: GemmCode, last_vectors: int) -> dict[str, KernelCode]:
+    """The functions that a kernel calls, by name of the parameter; ``last_vectors`` as for :func:`add_heights`."""
+    few, dtype = code.few, code.dtype
+    tile = DotCode(dtype, few) if few else TileCode(dtype, code.vectors)
+    width = machine().width(bits(dtype))
+    return {
+        "tile": tile,
+        "tile.last": tile if few else TileCode(dtype, last_vectors),
+        **{name: TransposeCode(*dtypes, width) for name, dtypes in code.transposes.items()},
+    }
+
+
+def add_heights(code: GemmCode, values: dict[str, int], last_vectors: int) -> tuple[int, ...]:
+    """Add the heights of tiles to ``values``; returns the tables of them.
 
     Args:
         code: The kernel.
@@ -408,11 +423,7 @@ def add_functions(code: GemmCode, values: dict[str, int], last_vectors: int) -> 
         last_vectors: Vectors of the last panel's lines.
     """
     few, dtype, vectors = code.few, code.dtype, code.vectors
-    values["tile"] = dot_address(dtype, few) if few else tile_address(dtype, vectors)
-    values["tile.last"] = values["tile"] if few else tile_address(dtype, last_vectors)
     heights = dot_heights(dtype, few) if few else tile_heights(dtype, vectors)
     last = heights if few else tile_heights(dtype, last_vectors)
     values["high"], values["high.last"] = heights[0], last[0]
-    width = machine().width(bits(dtype))
-    values.update({name: transpose_address(*dtypes, width) for name, dtypes in code.transposes.items()})
     return (*next_heights(heights), *next_heights(last))

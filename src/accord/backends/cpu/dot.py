@@ -15,12 +15,11 @@ from typing import Final
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.program import KernelCode, address_of
+from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.tile import TILE_ARGUMENTS
-from accord.backends.protocol import Phase
 from accord.expr.lang import bits
 
-__all__ = ["MOST_COLUMNS", "DotCode", "dot_address", "dot_heights", "pays"]
+__all__ = ["MOST_COLUMNS", "DotCode", "dot_heights", "pays"]
 
 #: Most columns for which there are such tiles.
 MOST_COLUMNS: Final = 8
@@ -148,9 +147,3 @@ def _totals(b: Builder, dtype: str, width: int, values: Sequence[str]) -> str:
             left.append(b.op(f"fadd {type_} {b.op(sums[0])}, {b.op(sums[1])}"))
         size = half
     return left[0]
-
-
-@functools.cache
-def dot_address(dtype: str, columns: int) -> int:
-    """Machine code of the tiles."""
-    return address_of(Phase(DotCode(dtype, columns), (), ()))

@@ -334,7 +334,7 @@ def transpose(
 
     Args:
         b: Where to write.
-        function: Address of :func:`accord.backends.cpu.transpose.transpose_address`, an i64.
+        function: Address of :class:`accord.backends.cpu.transpose.TransposeCode`, an i64.
         dtype: Of the target.
         source: Element type of what is read.
         place: Address of what is read; elements of a line follow each other.

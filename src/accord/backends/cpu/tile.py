@@ -17,8 +17,7 @@ from typing import Final, TypeAlias
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.program import KernelCode, address_of
-from accord.backends.protocol import Phase
+from accord.backends.cpu.program import KernelCode
 from accord.expr.lang import bits
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "TileCode",
     "most_rows",
     "next_heights",
-    "tile_address",
     "tile_heights",
     "vectors_for",
 ]
@@ -131,12 +129,6 @@ class TileCode(KernelCode):
             b.emit("ret void")
         b.label("done")
         return b.module(*tiles) + '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}\n'
-
-
-@functools.cache
-def tile_address(dtype: str, vectors: int) -> int:
-    """Machine code of the tiles."""
-    return address_of(Phase(TileCode(dtype, vectors), (), ()))
 
 
 class _Tile:

@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from accord.backends.cpu.contraction import Left, RightMatrix, add_functions, describe, pack, packed_size
+from accord.backends.cpu.contraction import Left, RightMatrix, add_heights, describe, functions_of, pack, packed_size
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.gemm import GemmCode, Writer
 from accord.backends.cpu.jit import machine
@@ -34,7 +34,6 @@ from accord.backends.cpu.winograd_transforms import (
     DOWN,
     PRODUCTS,
     TransformCode,
-    transform_address,
     weights_transform,
 )
 from accord.backends.protocol import Array, Launch, Phase
@@ -350,8 +349,9 @@ def _launch(code: WinogradCode, names: tuple[str, ...], sizes: _Sizes, evaluated
         **dict(zip(("a_at", "b_at", "y_at", "stage_at", "tables_at", "scratch"), cut.starts[1:], strict=True)),
     )
     v.update({"v.row": sizes.row, "v.product": sizes.row * tiles, "x.padded": D.evaluate(sizes.padded(line), {})})
-    v.update(inputs=transform_address("inputs"), outputs=transform_address("outputs"))
     v["u.product"] = packed_size(code.dtype, sizes.channels, sizes.columns)
     last = -(-(sizes.columns - (panels - 1) * sizes.wide) // width)
-    heights = add_functions(code, v, last)
-    return Launch((*(v[name] for name in code.names), *heights), groups * cut.row_tasks * cut.column_tasks)
+    heights = add_heights(code, v, last)
+    transforms = {kind: TransformCode(kind) for kind in ("inputs", "outputs")}
+    params = v | functions_of(code, last) | transforms
+    return Launch((*(params[name] for name in code.names), *heights), groups * cut.row_tasks * cut.column_tasks)
