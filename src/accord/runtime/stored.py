@@ -28,7 +28,7 @@ from accord.ir.dims import Dim
 from accord.plan.plan import Plan
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options
-from accord.storage import Storage
+from accord.storage import Storage, digest_of, digest_of_file
 
 __all__ = ["StoredModel", "model_key", "read_plan", "write_plan"]
 
@@ -90,7 +90,7 @@ def model_key(source: Any, options: Options) -> str | None:
         return None
     digest = hashlib.sha256()
     if isinstance(source, (bytes, bytearray, memoryview)):
-        digest.update(source)
+        digest.update(digest_of(memoryview(source).cast("B")))
         place = ""
     elif isinstance(source, (str, os.PathLike)):
         found = _digest_of_file(source)
@@ -115,7 +115,7 @@ def _digest_of_file(path: str | os.PathLike[str]) -> bytes | None:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return None
-            return hashlib.file_digest(file, "sha256").digest()
+            return digest_of_file(file.fileno())
     except (OSError, ValueError):
         return None
 
@@ -126,13 +126,18 @@ _OPTIONS = ("device", "level", "disabled_rules", "strict", "threads", "stop_afte
 @functools.cache
 def _own_code() -> str:
     """A hash of Accord's sources: their sizes and times of change."""
-    root = Path(accord.__file__).parent
-    digest = hashlib.sha256(accord.__version__.encode())
-    for path in sorted(root.rglob("*.py")):
-        info = path.stat()
-        digest.update(f"{path.relative_to(root)}\0{info.st_size}\0{info.st_mtime_ns}\0".encode())
-    digest.update(f"{sys.version_info[:2]}\0{np.__version__}".encode())
-    return digest.hexdigest()
+    found = []
+    folders = [os.path.dirname(accord.__file__)]  # noqa: PTH120  four times as quick as Path, for hundreds of files
+    for folder in folders:
+        with os.scandir(folder) as files:
+            for file in files:
+                if file.name.endswith((".py", ".ll")):
+                    info = file.stat()
+                    found.append((file.path, info.st_size, info.st_mtime_ns))
+                elif file.is_dir() and file.name != "__pycache__":
+                    folders.append(file.path)
+    text = f"{accord.__version__}\0{sys.version_info[:2]}\0{np.__version__}\0{sorted(found)}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_plan(key: str, stored: StoredModel) -> bool:

@@ -6,7 +6,6 @@ import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.attention import (
     AREAS,
@@ -20,6 +19,7 @@ from accord.backends.cpu.attention import (
 )
 from accord.backends.cpu.dot import DotCode, dot_heights, pays
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import TileCode, most_rows, next_heights, tile_heights
 from accord.backends.cpu.transpose import TransposeCode
 from accord.backends.protocol import Launch, Phase
@@ -36,7 +36,7 @@ _TASKS = 16
 _LINE = 64
 
 
-@dataclass(frozen=True)
+@record
 class Heads:
     """A tensor as images, heads, positions and head size.
 
@@ -54,7 +54,7 @@ class Heads:
         return self.access.strides[3] == 1
 
 
-@dataclass(frozen=True)
+@record
 class Features:
     """What is done to scores.
 
@@ -170,7 +170,7 @@ def attention_phase(
     return Phase(code, operands, tuple(values.values()), functools.partial(_launch, plan))
 
 
-@dataclass(frozen=True)
+@record
 class _Plan:
     """What a launch needs beside the values of ``names``; ``params`` are those of the code in order."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -27,6 +26,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.store import Pattern
 from accord.backends.cpu.tile import TileCode, next_heights, tile_heights, vectors_for
 from accord.backends.cpu.transpose import TransposeCode
@@ -73,7 +73,7 @@ def substitute(expr: Expr, operand_of: Callable[[int, str], Expr]) -> Expr:
     return made[expr]
 
 
-@dataclass(frozen=True)
+@record
 class Walk:
     """How an operand is walked: strides along the groups, the axes of the rows, and the columns, in elements."""
 
@@ -84,7 +84,7 @@ class Walk:
     offset: DimLike = 0
 
 
-@dataclass(frozen=True)
+@record
 class Left:
     """A: where its rows come from.
 
@@ -107,7 +107,7 @@ class Left:
     bound: tuple[DimLike, DimLike] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class RightMatrix:
     """B: strides along the groups, k and columns; or panels, one after the other along the groups' strides.
 
@@ -124,7 +124,7 @@ class RightMatrix:
     taps: int = 1
 
 
-@dataclass(frozen=True)
+@record
 class _Plan:
     """What a launch needs beside the sizes, whose names are ``names``."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import TILE_ARGUMENTS
 from accord.expr.lang import bits
 
@@ -41,7 +41,7 @@ def dot_heights(dtype: str, columns: int) -> tuple[int, ...]:
     return tuple(h for h in range(most, 0, -1) if h == most or h & (h - 1) == 0)
 
 
-@dataclass(frozen=True)
+@record
 class DotCode(KernelCode):
     """A module with one function of :data:`accord.backends.cpu.tile.TILE_ARGUMENTS` for every height.
 

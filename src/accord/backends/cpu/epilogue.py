@@ -6,15 +6,14 @@ Those become one expression of the root's result and of further operands, the ex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from accord.backends.cpu.record import record
 from accord.expr.lang import Expr
 from accord.ir.strides import Access
 
 __all__ = ["Epilogue", "Extra"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Extra:
     """A further operand of an epilogue.
 
@@ -27,7 +26,7 @@ class Extra:
     access: Access
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Epilogue:
     """What is stored: ``expr`` of the root's result (operand 0, of the root's output dtype) and the extras (1, 2 ...).
 

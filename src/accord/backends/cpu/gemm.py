@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from accord.backends.cpu.dot import DotCode
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel, pack_taps
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.store import Pattern, Store
 from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT, TileCode
 from accord.backends.cpu.transpose import TransposeCode
@@ -32,7 +32,7 @@ CHUNK_FIELDS = 4
 CALL_FIELDS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Right:
     """B.
 
@@ -48,7 +48,7 @@ class Right:
     column: str = "1"
 
 
-@dataclass(frozen=True)
+@record
 class GemmCode(KernelCode):
     """Code of a contraction. Operands: A, B, the extras, C, scratch. For the parameters see :attr:`names`.
 
@@ -156,7 +156,7 @@ class GemmCode(KernelCode):
         return Writer(self, name).write()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Part:
     """A part of k for which tiles are computed: a chunk, and whether it is the first and the last."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from accord.backends.cpu.jit import cache_key, entries
+from accord.backends.cpu.record import record
 from accord.backends.cpu.threads import pool
 from accord.backends.cpu.walker import FIELDS
 from accord.backends.protocol import Array, Launch, Phase, Program, StoredCodeError
@@ -162,7 +162,7 @@ class KernelCode:
         return int(known)
 
 
-@dataclass(frozen=True)
+@record
 class CompiledCode(KernelCode):
     """Code that was compiled before: a stored plan knows no more of it than where its machine code is kept.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits, cast, operand
 from accord.ir.dims import DimLike
@@ -35,7 +35,7 @@ _TASK_PRODUCTS = 1_500_000
 _TASK_ROWS = 96
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Panel:
     """The line of a packed panel.
 
@@ -162,7 +162,7 @@ def _fma(b: Builder, type_: str, dtype: str, width: int, x: str, y: str, z: str)
     return b.op(f"call {type_} @llvm.fmuladd.{suffix}({type_} {x}, {type_} {y}, {type_} {z})")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rows:
     """Rows of a product while code is written.
 
@@ -234,7 +234,7 @@ _PARAMS = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class ProjectionCode(KernelCode):
     """``out[direction, outer, row, panel] = start[direction, panel] + x[outer, row] W[direction, panel]``.
 

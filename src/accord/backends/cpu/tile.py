@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.expr.lang import bits
 
 __all__ = [
@@ -98,7 +98,7 @@ def vectors_for(dtype: str, columns: int) -> int:
     return 1 if count == 1 else 3 if count % 2 and count % 3 != 1 else 2
 
 
-@dataclass(frozen=True)
+@record
 class TileCode(KernelCode):
     """A module with one function of :data:`TILE_ARGUMENTS` for every height.
 

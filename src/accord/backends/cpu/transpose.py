@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.expr.lang import cast, operand
 
 __all__ = ["TransposeCode", "call_transpose", "converted"]
@@ -24,7 +24,7 @@ def converted(b: Builder, width: int, value: str, source: str, target: str) -> s
     return value if source == target else Printer(b, width).value(cast(operand(0, source), target), [value])
 
 
-@dataclass(frozen=True)
+@record
 class TransposeCode(KernelCode):
     """``to[j, i] = from[i, j]`` for a block of vectors of ``width`` elements, which is as many lines.
 

@@ -18,7 +18,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -29,6 +28,7 @@ from accord.backends.cpu.gemm import GemmCode, Writer
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.panels import Chunk
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.winograd_transforms import (
     ACROSS,
     DOWN,
@@ -80,7 +80,7 @@ def transformed_weights(w: Array, groups: int) -> Array:
     return pack(matrices.reshape(groups * PRODUCTS, c, m), "f32").reshape(-1)
 
 
-@dataclass(frozen=True)
+@record
 class WinogradCode(GemmCode):
     """As :class:`GemmCode` with an image that is staged; rows are the pixels of one image, a block is whole lines.
 
@@ -214,7 +214,7 @@ class _Writer(Writer):
 # sizes
 
 
-@dataclass(frozen=True)
+@record
 class _Sizes:
     """How a convolution is laid out in scratch memory, for sizes that may be symbolic."""
 
@@ -287,7 +287,7 @@ def _round(size: DimLike) -> DimLike:
     return D.ceildiv(size, 64) * 64
 
 
-@dataclass(frozen=True)
+@record
 class _Cut:
     """Lines of tiles of a block, panels, tasks, and where the areas of scratch memory start and end."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Array
 from accord.expr.lang import const
 
@@ -50,7 +50,7 @@ def weights_transform() -> Array:
     return np.kron(_evaluation(0.0, 1.0, -1.0), _evaluation(0.0, _A, -_A, _B, -_B))
 
 
-@dataclass(frozen=True)
+@record
 class TransformCode(KernelCode):
     """One of the transforms: "inputs" or "outputs"."""
 
