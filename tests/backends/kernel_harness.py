@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import accord.ops.catalog  # noqa: F401  registers shape rules
 from accord.backends.cpu import CpuBackend
-from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
+from accord.backends.cpu.epilogue import Epilogue, Extra
 from accord.backends.cpu.jit import KERNEL_TYPE
-from accord.backends.cpu.program import address_of
+from accord.backends.cpu.program import address_of, words_of
+from accord.backends.cpu.root import RootView
 from accord.backends.protocol import Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr
@@ -171,7 +172,7 @@ def run_node(
     rng = np.random.default_rng(seed)
     for phase, launch in zip(kernel.phases, kernel.launches(evaluated), strict=True):
         function = KERNEL_TYPE(address_of(phase))
-        params = np.array((*launch.params, 0), np.int64)
+        params = words_of(launch)
         pointers = np.array([arrays[i].ctypes.data for i in phase.operands], np.int64)
         cuts = [0, launch.tasks]
         if launch.tasks > 1:

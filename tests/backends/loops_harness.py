@@ -17,7 +17,7 @@ from accord.backends.cpu.families import elementwise, generators, inside, normal
 from accord.backends.cpu.families.groups import group_kernel, select_alone
 from accord.backends.cpu.jit import KERNEL_TYPE, compile_function, machine
 from accord.backends.cpu.loops import LoopProgram, loop_phase
-from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.program import KernelCode, words_of
 from accord.backends.protocol import NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.ir import dims as D
@@ -110,7 +110,7 @@ def run_phase(phase: Phase, operands: Sequence[Array], env: Mapping[str, int]) -
     name = f"{code.symbol}_{machine().vector_bits}"
     kernel = KERNEL_TYPE(compile_function(name, code.module(name)))
     launch = phase.launch([D.evaluate(d, env) for d in phase.dims])
-    params = np.array((*launch.params, 0), np.int64)
+    params = words_of(launch)
     addresses = np.array([operands[i].ctypes.data for i in phase.operands], np.int64)
     middle = launch.tasks // 2
     for first, last, thread in ((middle, launch.tasks, 1), (0, middle, 0)):

@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from accord.backends.cpu import CpuBackend
 from accord.backends.cpu.jit import KERNEL_TYPE
-from accord.backends.cpu.program import address_of
+from accord.backends.cpu.program import address_of, words_of
 from accord.backends.protocol import NativeKernel
 from accord.backends.view import NodeView
 from accord.ir import dims as D
@@ -109,7 +109,7 @@ def run_strided(
     scratch = np.full(sizes[-1] * THREADS + 64, 0xA5, np.uint8)
     operands.append(scratch.ctypes.data + -scratch.ctypes.data % 64)
     for phase, launch in zip(kernel.phases, kernel.launches(sizes), strict=True):
-        params = np.array((*launch.params, 0), np.int64)
+        params = words_of(launch)
         table = np.array([operands[i] for i in phase.operands], np.int64)
         function = KERNEL_TYPE(address_of(phase))
         for task in rng.permutation(launch.tasks):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-from importlib.metadata import entry_points
 
 from accord.backends.protocol import Backend
 from accord.errors import BackendError
@@ -22,6 +21,8 @@ def available_backends() -> dict[str, Backend]:
     Raises:
         BackendError: an entry point cannot be loaded or is no backend, or two have one name.
     """
+    from importlib.metadata import entry_points  # takes longer to import than the rest of this package
+
     found: dict[str, Backend] = {}
     for point in entry_points(group=GROUP):
         try:

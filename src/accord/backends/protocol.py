@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -36,6 +36,7 @@ __all__ = [
     "Arrangement",
     "Backend",
     "Constant",
+    "FixedLaunch",
     "HostKernel",
     "Kernel",
     "Launch",
@@ -124,17 +125,30 @@ class Launch:
     """How one phase of a native kernel is started for given sizes.
 
     Attributes:
-        params: Integers that the machine code reads.
+        params: What the machine code reads: integers, and code as in :attr:`Phase.code`, which stands for the address
+            of its machine code.
         tasks: Independent pieces of work, numbered from 0; any thread may take any of them.
     """
 
-    params: tuple[int, ...]
+    params: tuple[Hashable, ...]
     tasks: int
 
 
 def default_launch(sizes: Sequence[int]) -> Launch:
     """The last size is the number of tasks; all sizes are parameters."""
     return Launch(tuple(sizes), sizes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLaunch:
+    """The launch of a phase whose sizes are all known; a stored plan needs no more of it than these numbers."""
+
+    launch: Launch
+
+    def __call__(self, sizes: Sequence[int]) -> Launch:
+        """The launch; there are no sizes."""
+        del sizes
+        return self.launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +169,13 @@ class Phase:
     operands: tuple[int, ...]
     dims: tuple[DimLike, ...]
     launch: Callable[[Sequence[int]], Launch] = default_launch
+
+    def fixed(self) -> Phase:
+        """The same with its launch computed now, where all sizes are known."""
+        known = [d for d in self.dims if isinstance(d, int)]
+        if len(known) < len(self.dims) or isinstance(self.launch, FixedLaunch):
+            return self
+        return replace(self, dims=(), launch=FixedLaunch(self.launch(known)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,6 +192,9 @@ class _Assembly:
 
     def _step(self, index: int, n: PlacedNode, last_read: Mapping[ir.Value, int]) -> Step:
         kernel = n.placement.kernel
+        placement = n.placement
+        if isinstance(kernel, NativeKernel):
+            placement = replace(placement, kernel=replace(kernel, phases=tuple(p.fixed() for p in kernel.phases)))
         inputs: list[int] = []
         for i, v in enumerate(n.inputs):
             if v is None or i not in n.reads:
@@ -218,7 +221,7 @@ class _Assembly:
             else None
         )
         return Step(
-            n.placement,
+            placement,
             tuple(inputs),
             tuple(outputs),
             n.late,

@@ -80,6 +80,8 @@ class Outputs(tuple[Any, ...]):
 
 #: Sets of input shapes (and contents, where they decide) for which the choice of a variant is remembered.
 MAX_CHOICES = 256
+#: Plans with more bytes of weights than this are written to disk after the model is ready.
+_WRITTEN_LATER = 256 << 20
 #: Variants of a plan that are kept.
 MAX_VARIANTS = 8
 
@@ -156,11 +158,17 @@ class Model:
             compiled = self._first_compiled(on_stage)
             stored = _stored(compiled)
             self.seconds = compiled.seconds
-            if key is not None and write_plan(key, stored):
-                # the weights of the entry are shared with other processes; these can go
-                stored = read_plan(key) or stored
-            first = _Variant.of(stored) or _Variant.of(_stored(compiled))
-            assert first is not None
+            first = _Variant.of(stored)
+            assert first is not None  # only machine code that others have compiled can be gone
+            if key is not None and sum(a.nbytes for a in stored.plan.constants.values()) > _WRITTEN_LATER:
+                # the interpreter waits for it before it ends; who is killed meanwhile leaves no entry
+                threading.Thread(target=write_plan, args=(key, stored), name="accord-store").start()
+            elif key is not None and write_plan(key, stored):
+                again = read_plan(key)
+                shared = None if again is None else _Variant.of(again)
+                if again is not None and shared is not None:
+                    # the weights of the entry are shared with other processes; these can go
+                    stored, first, self._compiled = again, shared, None
         else:
             self.seconds = {"stored": time.perf_counter() - start}
         assert stored is not None

@@ -8,7 +8,17 @@ import pkgutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from accord.backends.protocol import Arrangement, Array, Backend, Kernel, Launch, NativeKernel, Phase, Program
+from accord.backends.protocol import (
+    Arrangement,
+    Array,
+    Backend,
+    FixedLaunch,
+    Kernel,
+    Launch,
+    NativeKernel,
+    Phase,
+    Program,
+)
 from accord.ir.reason import FUSED_DOMAIN, Reason
 
 if TYPE_CHECKING:
@@ -112,8 +122,13 @@ class CpuBackend(Backend):
         from accord.backends.cpu.jit import load
         from accord.backends.cpu.program import KernelCode
 
-        codes = [p.code for k in kernels for p in k.phases if isinstance(p.code, KernelCode)]
-        load(list(dict.fromkeys([*codes, *(needed for code in codes for needed in code.needs)])))
+        phases = [p for k in kernels for p in k.phases]
+        codes = [p.code for p in phases if isinstance(p.code, KernelCode)]
+        codes += [needed for code in codes for needed in code.needs]
+        for p in phases:
+            if isinstance(p.launch, FixedLaunch):
+                codes += [param for param in p.launch.launch.params if isinstance(param, KernelCode)]
+        load(list(dict.fromkeys(codes)))
 
 
 def _foreign() -> Reason | None:

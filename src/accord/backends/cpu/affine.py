@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.images import Cut, Params, channel_blocks
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, cast, operand
 from accord.expr.math import expand
@@ -29,7 +29,7 @@ def _positions(aligned: bool) -> Expr:
     return (i * 2.0 + 1.0) / n - 1.0
 
 
-@dataclass(frozen=True)
+@record
 class AffineCode(KernelCode):
     """``out[n, p, i] = sum over j of theta[n, i, j] * (p, 1)[j]``, where p[0] is along the innermost axis.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from accord.backends.cpu.attention_rows import SoftmaxRows
 from accord.backends.cpu.dot import MOST_COLUMNS
@@ -24,6 +23,7 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import clear, copy, gather, transpose
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import MOST_HEIGHT, most_rows
 from accord.expr.lang import Expr, bits, cast, operand
 from accord.expr.math import expand
@@ -58,7 +58,7 @@ def block_rows(dtype: str) -> int:
     return 3 * most_rows(dtype, KEY_VECTORS)
 
 
-@dataclass(frozen=True)
+@record
 class Mask:
     """The mask.
 
@@ -71,7 +71,7 @@ class Mask:
     step: str
 
 
-@dataclass(frozen=True)
+@record
 class AttentionCode(KernelCode):
     """Code for these types and features.
 

@@ -6,7 +6,6 @@ import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.attention import (
     AREAS,
@@ -18,10 +17,11 @@ from accord.backends.cpu.attention import (
     Mask,
     block_rows,
 )
-from accord.backends.cpu.dot import dot_address, dot_heights, pays
+from accord.backends.cpu.dot import DotCode, dot_heights, pays
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.tile import most_rows, next_heights, tile_address, tile_heights
-from accord.backends.cpu.transpose import transpose_address
+from accord.backends.cpu.record import record
+from accord.backends.cpu.tile import TileCode, most_rows, next_heights, tile_heights
+from accord.backends.cpu.transpose import TransposeCode
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir.dims import DimLike
@@ -36,7 +36,7 @@ _TASKS = 16
 _LINE = 64
 
 
-@dataclass(frozen=True)
+@record
 class Heads:
     """A tensor as images, heads, positions and head size.
 
@@ -54,7 +54,7 @@ class Heads:
         return self.access.strides[3] == 1
 
 
-@dataclass(frozen=True)
+@record
 class Features:
     """What is done to scores.
 
@@ -170,7 +170,7 @@ def attention_phase(
     return Phase(code, operands, tuple(values.values()), functools.partial(_launch, plan))
 
 
-@dataclass(frozen=True)
+@record
 class _Plan:
     """What a launch needs beside the values of ``names``; ``params`` are those of the code in order."""
 
@@ -199,16 +199,19 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
     width = machine().width(bits(plan.sums))
     areas = _areas(plan.sums, v["size"], v["value.size"], chunk)
     v |= {"group": group, "rows": rows, "chunk": chunk, "chunks": chunks, "few": int(few)}
-    v["tile.k"] = tile_address(plan.sums, KEY_VECTORS)
-    v["tile.v"] = tile_address(plan.sums, plan.vectors)
-    v["tile.few"] = dot_address(plan.sums, rows) if few else 0
     v["heads"] = v["groups"]
     v["scratch"] = sum(areas)
     v |= {f"area{i}": n for i, n in enumerate(areas[: AREAS - 1])}
     v["direct"] = int(v["direct.type"] and v["value.size"] % (plan.vectors * width) == 0)
-    v["turn"] = transpose_address(plan.key, plan.sums, width)
     heights = [tile_heights(plan.sums, KEY_VECTORS), tile_heights(plan.sums, plan.vectors)]
     heights.append(dot_heights(plan.sums, rows) if few else (1,))
     v |= {f"high.{t}": h[0] for t, h in zip(TILES, heights, strict=True)}
     tables = [n for h in heights for n in next_heights(h)]
-    return Launch((*(v[name] for name in plan.params), *tables), pairs * chunks)
+    functions = {
+        "tile.k": TileCode(plan.sums, KEY_VECTORS),
+        "tile.v": TileCode(plan.sums, plan.vectors),
+        "tile.few": DotCode(plan.sums, rows) if few else 0,
+        "turn": TransposeCode(plan.key, plan.sums, width),
+    }
+    params = v | functions
+    return Launch((*(params[name] for name in plan.params), *tables), pairs * chunks)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import tile_heights
 from accord.expr.lang import bits
 from accord.ir import dims as D
@@ -47,7 +47,7 @@ _LEAST_COLUMNS: Final = 64
 _PARTS: Final = 256 << 10
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chunk:
     """A part of k: first k, length, and the range of the source's pieces."""
 
@@ -57,7 +57,7 @@ class Chunk:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stage:
     """An image that is staged line by line (of one axis: pixel by pixel).
 
@@ -88,7 +88,7 @@ class Stage:
         return -(-count // -(-count // most))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Problem:
     """A contraction whose sizes are known.
 
@@ -134,7 +134,7 @@ class Problem:
         return self.chunks[-1].start + self.chunks[-1].length
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Areas:
     """Scratch memory of a thread: offsets of its areas after the sums, and its size, in bytes."""
 
@@ -145,7 +145,7 @@ class Areas:
     scratch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Blocks:
     """See the parameters of :class:`accord.backends.cpu.gemm.GemmCode`."""
 

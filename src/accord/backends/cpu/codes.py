@@ -22,16 +22,15 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.panels import aligned
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.program import KernelCode, address_of
+from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.tile import IN_FLIGHT, TILE_ARGUMENTS, by_height, fma
 from accord.backends.cpu.transpose import converted
-from accord.backends.protocol import Array, Phase
+from accord.backends.protocol import Array
 from accord.expr.lang import bits
 
 __all__ = [
     "Codes",
     "CodesTileCode",
-    "codes_address",
     "codes_heights",
     "expand_panel",
     "most_rows",
@@ -341,9 +340,3 @@ class CodesTileCode(KernelCode):
         for i, total in enumerate(following[2:]):
             Printer(b, d.width).store("f32", total, b.address("%sums", "f32", i * d.width))
         return b
-
-
-@functools.cache
-def codes_address(codes: Codes, vectors: int) -> int:
-    """Machine code of the tiles."""
-    return address_of(Phase(CodesTileCode(codes, vectors), (), ()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -21,16 +20,18 @@ from accord.backends.cpu.blocking import (
     cut,
     scratch_bound,
 )
-from accord.backends.cpu.codes import Codes, codes_address, codes_heights, most_rows, pack_codes
-from accord.backends.cpu.dot import dot_address, dot_heights, pays
+from accord.backends.cpu.codes import Codes, CodesTileCode, codes_heights, most_rows, pack_codes
+from accord.backends.cpu.dot import DotCode, dot_heights, pays
 from accord.backends.cpu.gemm import GemmCode, Right
 from accord.backends.cpu.halves import PAIRS, round_matrices, steps_of
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
+from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.store import Pattern
-from accord.backends.cpu.tile import next_heights, tile_address, tile_heights, vectors_for
-from accord.backends.cpu.transpose import transpose_address
+from accord.backends.cpu.tile import TileCode, next_heights, tile_heights, vectors_for
+from accord.backends.cpu.transpose import TransposeCode
 from accord.backends.protocol import Array, Launch, Phase
 from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
 from accord.ir import dims as D
@@ -74,7 +75,7 @@ def substitute(expr: Expr, operand_of: Callable[[int, str], Expr]) -> Expr:
     return made[expr]
 
 
-@dataclass(frozen=True)
+@record
 class Walk:
     """How an operand is walked: strides along the groups, the axes of the rows, and the columns, in elements."""
 
@@ -85,7 +86,7 @@ class Walk:
     offset: DimLike = 0
 
 
-@dataclass(frozen=True)
+@record
 class Left:
     """A: where its rows come from.
 
@@ -108,7 +109,7 @@ class Left:
     bound: tuple[DimLike, DimLike] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class RightMatrix:
     """B: strides along the groups, k and columns; or panels, one after the other along the groups' strides.
 
@@ -129,7 +130,7 @@ class RightMatrix:
     halves: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class _Plan:
     """What a launch needs beside the sizes, whose names are ``names``."""
 
@@ -427,10 +428,12 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
         chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
     )
     v["run"] = steps_of(blocks.run, code.right.halves)
-    heights = add_functions(code, v, blocks.last_vectors)
+    functions = functions_of(code, p.m, blocks.last_vectors)
+    heights = add_heights(code, v, blocks.last_vectors)
     if p.stage is not None:
         v["a.segment"] = p.stage.segment
-    return Launch((*(v[name] for name in code.names), *heights, *words), blocks.tasks)
+    params = v | functions
+    return Launch((*(params[name] for name in code.names), *heights, *words), blocks.tasks)
 
 
 def _meets_codes(code: GemmCode, rows: int) -> bool:
@@ -447,27 +450,34 @@ def _heights(code: GemmCode, rows: int, vectors: int) -> tuple[int, ...]:
     return tile_heights(code.dtype, vectors)
 
 
-def _tile(code: GemmCode, rows: int, vectors: int) -> int:
-    """Address of those tiles."""
+def _tile(code: GemmCode, rows: int, vectors: int) -> KernelCode:
+    """Those tiles."""
     if code.few:
-        return dot_address(code.dtype, code.few)
+        return DotCode(code.dtype, code.few)
     if code.right.codes is not None and _meets_codes(code, rows):
-        return codes_address(code.right.codes, vectors)
-    return tile_address(code.dtype, vectors, code.right.halves == PAIRS)
+        return CodesTileCode(code.right.codes, vectors)
+    return TileCode(code.dtype, vectors, code.right.halves == PAIRS)
 
 
-def add_functions(code: GemmCode, values: dict[str, int], last_vectors: int) -> tuple[int, ...]:
-    """Add the addresses of the functions that a kernel calls to ``values``; returns the tables of tile heights.
+def functions_of(code: GemmCode, rows: int, last_vectors: int) -> dict[str, KernelCode]:
+    """The functions that a kernel calls for ``rows`` rows, by name of the parameter; see :func:`add_heights`."""
+    width = machine().width(bits(code.dtype))
+    return {
+        "tile": _tile(code, rows, code.vectors),
+        "tile.last": _tile(code, rows, last_vectors),
+        **{name: TransposeCode(*dtypes, width) for name, dtypes in code.transposes.items()},
+    }
+
+
+def add_heights(code: GemmCode, values: dict[str, int], last_vectors: int) -> tuple[int, ...]:
+    """Add the heights of tiles to ``values``; returns the tables of them.
 
     Args:
         code: The kernel.
         values: Parameters by name.
         last_vectors: Vectors of the last panel's lines.
     """
-    dtype, rows = code.dtype, values["m"]
-    values["tile"], values["tile.last"] = _tile(code, rows, code.vectors), _tile(code, rows, last_vectors)
+    rows = values["m"]
     heights, last = _heights(code, rows, code.vectors), _heights(code, rows, last_vectors)
     values["high"], values["high.last"] = heights[0], last[0]
-    width = machine().width(bits(dtype))
-    values.update({name: transpose_address(*dtypes, width) for name, dtypes in code.transposes.items()})
     return (*next_heights(heights), *next_heights(last))

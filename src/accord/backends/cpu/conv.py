@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from accord.backends.cpu.blocking import Stage, run_length
@@ -23,6 +23,7 @@ from accord.backends.cpu.contraction import (
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.patches import AXIS_NAMES, PatchSource, Window, length_of, pieces_of, reach
+from accord.backends.cpu.record import record
 from accord.backends.cpu.stage import MOST_INTERLEAVED, STAGE_NAMES, StageSource
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr, bits
@@ -40,7 +41,7 @@ _STAGED_CHANNELS: Final = 128
 _SHORT_LINE: Final = 6
 
 
-@dataclass(frozen=True)
+@record
 class Image:
     """An image or what is combined with one: strides of the images, channels and spatial axes.
 
@@ -70,7 +71,7 @@ class Image:
         return replace(self, access=Access(self.access.strides, offset))
 
 
-@dataclass(frozen=True)
+@record
 class Convolution:
     """A convolution of one to three spatial axes.
 
@@ -265,7 +266,7 @@ def _pieces(window: Window, channels: int, inner: bool, values: Mapping[str, int
     return pieces_of(window, channels, strides, values["x.channel"], channels_inner=inner)
 
 
-@dataclass(frozen=True)
+@record
 class _StageLayout:
     """How an image is staged, and how its rows are read."""
 

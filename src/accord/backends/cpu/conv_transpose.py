@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.panels import aligned
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr, bits, cast, operand
 from accord.ir import dims as D
@@ -23,7 +24,7 @@ from accord.ir.strides import Access
 __all__ = ["Comb", "CombWeights", "combs", "pack_combs", "transposed_phases"]
 
 
-@dataclass(frozen=True)
+@record
 class Comb:
     """One output in ``step`` along an axis of a transposed convolution: those at ``first + q * step``.
 
@@ -56,7 +57,7 @@ def combs(taps: int, step: int, dilation: int, pad: int) -> list[Comb]:
     return found
 
 
-@dataclass(frozen=True)
+@record
 class CombWeights:
     """The weights of one comb for each axis, and of those beside the last one.
 

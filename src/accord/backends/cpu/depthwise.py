@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import (
@@ -30,6 +29,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.windows import Axis, Row, WindowWriter, inside_taps, launch_windows, over_taps, window_dims
 from accord.backends.protocol import Phase
 from accord.expr.lang import bits, const
@@ -39,7 +39,7 @@ from accord.ir.strides import Access
 __all__ = ["DepthwiseCode", "depthwise_phase"]
 
 
-@dataclass(frozen=True)
+@record
 class DepthwiseCode(KernelCode):
     """Operands: image, weights, bias if there is one, the epilogue's extras, output.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import cast, operand
 from accord.expr.math import expand
@@ -19,7 +19,7 @@ from accord.ir.strides import Access
 __all__ = ["DeterminantCode", "determinant_phase"]
 
 
-@dataclass(frozen=True)
+@record
 class DeterminantCode(KernelCode):
     """A task is one matrix.
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.program import KernelCode, address_of
+from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import TILE_ARGUMENTS, by_height, fma
-from accord.backends.protocol import Phase
 from accord.expr.lang import bits
 
-__all__ = ["MOST_COLUMNS", "DotCode", "dot_address", "dot_heights", "pays"]
+__all__ = ["MOST_COLUMNS", "DotCode", "dot_heights", "pays"]
 
 #: Most columns for which there are such tiles.
 MOST_COLUMNS: Final = 8
@@ -42,7 +41,7 @@ def dot_heights(dtype: str, columns: int) -> tuple[int, ...]:
     return tuple(h for h in range(most, 0, -1) if h == most or h & (h - 1) == 0)
 
 
-@dataclass(frozen=True)
+@record
 class DotCode(KernelCode):
     """A module with one function of :data:`accord.backends.cpu.tile.TILE_ARGUMENTS` for every height.
 
@@ -138,9 +137,3 @@ def _totals(b: Builder, dtype: str, width: int, values: Sequence[str]) -> str:
             left.append(b.op(f"fadd {type_} {b.op(sums[0])}, {b.op(sums[1])}"))
         size = half
     return left[0]
-
-
-@functools.cache
-def dot_address(dtype: str, columns: int) -> int:
-    """Machine code of the tiles."""
-    return address_of(Phase(DotCode(dtype, columns), (), ()))

@@ -15,13 +15,13 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.butterflies import RADICES, factors, over_line, pass_function, pass_name
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.streams import Kind, Planes, Stream
 from accord.backends.protocol import Launch, Phase
 from accord.errors import ExecutionError
@@ -79,7 +79,7 @@ def inner_length(points: int) -> int:
     return best
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setting:
     """What machine code knows of transforms.
 
@@ -108,7 +108,7 @@ class Setting:
     axes: int
 
 
-@dataclass(frozen=True)
+@record
 class FourierCode(KernelCode):
     """Transforms along an axis.
 
@@ -398,7 +398,7 @@ def _parted(dtype: str) -> tuple[Expr, Expr]:
     return fma(odd[0], wr, fma(-odd[1], wi, even[0])), fma(odd[0], wi, fma(odd[1], wr, even[1]))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FourierPlaces:
     """Where operands lie, in elements.
 

@@ -7,9 +7,9 @@ gates; from the sums of a unit's gates it computes new states of the same unit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from accord.backends.cpu.record import record
 from accord.expr.lang import Expr, call, operand
 from accord.expr.primitives import abs_, ge, max_, min_, select
 
@@ -64,7 +64,7 @@ def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip
     return activation
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pass:
     """One product with recurrence weights and what is made of it.
 
@@ -83,7 +83,7 @@ class Pass:
     writes: tuple[tuple[str, Expr], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cell:
     """A time step.
 
@@ -98,7 +98,7 @@ class Cell:
     passes: tuple[Pass, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CellKind:
     """A kind of cell.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from accord.backends.cpu.codes import Codes, CodesTileCode, expand_panel
 from accord.backends.cpu.dot import DotCode
@@ -21,6 +20,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel, pack_taps
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.store import Pattern, Store
 from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT, TileCode
 from accord.backends.cpu.transpose import TransposeCode
@@ -34,7 +34,7 @@ CHUNK_FIELDS = 4
 CALL_FIELDS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Right:
     """B.
 
@@ -54,7 +54,7 @@ class Right:
     halves: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class GemmCode(KernelCode):
     """Code of a contraction. Operands: A, B, the extras, C, scratch. For the parameters see :attr:`names`.
 
@@ -171,7 +171,7 @@ class GemmCode(KernelCode):
         return Writer(self, name).write()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Part:
     """A part of k for which tiles are computed: a chunk, and whether it is the first and the last."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.images import Image, Lanes, Params, Pattern, dims_of
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.resample import ResampleCode, ResampleWriter, Space
 from accord.backends.cpu.taptables import cubic, fold
 from accord.backends.protocol import Launch, Phase
@@ -31,7 +31,7 @@ _TASK_WORK = 1 << 17
 _PIXEL_WORK = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Grid:
     """How positions become taps.
 
@@ -110,7 +110,7 @@ def grid_bytes(rank: int, grid: Grid) -> int:
     return -(-rank * grid.taps * _lanes() * 16 // 64) * 64
 
 
-@dataclass(frozen=True)
+@record
 class GridCode(KernelCode):
     """Operands: image, grid, extras, output, scratch.
 

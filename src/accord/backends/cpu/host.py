@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from accord.backends.cpu.jit import KERNEL_TYPE, load
-from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.program import KernelCode, word_of
 from accord.backends.protocol import Array, HostKernel
 
 __all__ = ["CpuHostKernel", "start"]
@@ -27,19 +28,19 @@ class CpuHostKernel(HostKernel):
         load(self.codes())
 
 
-def start(code: KernelCode, params: Sequence[int], arrays: Sequence[Array], tasks: int = 1) -> None:
+def start(code: KernelCode, params: Sequence[Any], arrays: Sequence[Array], tasks: int = 1) -> None:
     """Run machine code on the memory of ``arrays`` in the calling thread, without the interpreter's lock.
 
     Args:
         code: What to run.
-        params: Its parameters.
+        params: Its parameters, as of :class:`~accord.backends.protocol.Launch`.
         arrays: Its operands.
         tasks: Number of tasks.
 
     Raises:
         IndexError: it refused its data.
     """
-    words = (ctypes.c_int64 * (len(params) + 1))(*params, 0)
+    words = (ctypes.c_int64 * (len(params) + 1))(*map(word_of, params), 0)
     table = (ctypes.c_int64 * len(arrays))(*(a.__array_interface__["data"][0] for a in arrays))
     _function(code.address)(ctypes.addressof(words), ctypes.addressof(table), 0, tasks, 0)
     if code.checks and words[-1]:

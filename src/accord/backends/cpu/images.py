@@ -7,11 +7,11 @@ where they are apart a gather or scatter, and where the operand is broadcast alo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.record import record
 from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
 from accord.expr.math import expand
 from accord.ir.dims import DimLike
@@ -43,7 +43,7 @@ def accumulator(dtype: str) -> str:
     return "f32" if dtype in ("f16", "bf16") else dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pattern:
     """What machine code knows of an operand.
 
@@ -110,7 +110,7 @@ class Image:
         return place
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outside:
     """A pixel that may lie outside the image.
 
@@ -234,7 +234,7 @@ class Lanes:
         return self.b.op(f"{op} {vector('i64', self.width)} {a}, {self.spread(str(b))}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cut:
     """How channels are cut into vectors.
 

@@ -15,13 +15,13 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits
 from accord.expr.math import expand
@@ -36,7 +36,7 @@ TASK_ELEMENTS = 16384
 _LINE, _INDEX, _AT = range(3)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Coordinate:
     """One coordinate that the index tensor gives.
 
@@ -49,7 +49,7 @@ class Coordinate:
     stride: DimLike
 
 
-@dataclass(frozen=True)
+@record
 class IndexedCode(KernelCode):
     """Code for these patterns of strides.
 
@@ -369,7 +369,7 @@ def _launch(axes: int, sequential: int, in_order: bool, limits: int, sizes: Sequ
     return Launch(params, tasks if times else 0)
 
 
-@dataclass(frozen=True)
+@record
 class CopyCode(KernelCode):
     """Copies bytes, unless source and target are the same memory. Parameters: bytes, bytes of a task."""
 
@@ -411,7 +411,7 @@ def _launch_copy(sizes: Sequence[int]) -> Launch:
     return Launch((sizes[0], _COPY_BLOCK), -(-sizes[0] // _COPY_BLOCK))
 
 
-@dataclass(frozen=True)
+@record
 class PositionsCode(KernelCode):
     """``out[b, l] = start[b] + l``, an i64; where the start is refused, a number that no axis contains.
 

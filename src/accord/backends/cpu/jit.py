@@ -26,7 +26,17 @@ from accord.backends.cpu.memory import executable
 from accord.errors import CompileError
 from accord.storage import cache_folder, cache_limit
 
-__all__ = ["KERNEL_TYPE", "Machine", "Source", "cache_key", "compile_function", "entries", "load", "machine"]
+__all__ = [
+    "KERNEL_TYPE",
+    "Machine",
+    "Source",
+    "cache_key",
+    "compile_function",
+    "entries",
+    "load",
+    "machine",
+    "text_key",
+]
 
 KERNEL_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
@@ -86,6 +96,9 @@ def load(sources: Iterable[Source]) -> None:
         cache = _cache()
         blobs: dict[str, Blob] = {}
         rest: list[tuple[str, Source]] = []
+        # code that was compiled before, or whose key is of its text, is what it is whatever became of the generators
+        if cache is not None and not all(_has_key(s) for _, s in missing) and _changed_since(_started()):
+            cache = None
         for symbol, source in missing:
             content = None if cache is None else cache.get(_key(symbol, source))
             if content is None:
@@ -174,7 +187,7 @@ def _unpack(content: bytes) -> Blob:
 @functools.cache
 def _cache() -> DiskCache | None:
     folder = cache_folder()
-    if folder is None or _changed_since(_started()):
+    if folder is None:
         return None
     return DiskCache(folder / "code", min(DEFAULT_LIMIT, cache_limit()))
 
@@ -185,19 +198,39 @@ def cache_key(source: Source) -> bytes:
 
 
 def _key(symbol: str, source: Source) -> bytes:
-    known = getattr(source, "key", None)  # of code that was compiled before
-    if isinstance(known, bytes):
-        return known
+    if _has_key(source):
+        return bytes(source.key)  # type: ignore[attr-defined]
     text = f"{_version()} {_origin(type(source))} {machine().key} {symbol}"
     return hashlib.sha256(text.encode()).digest()
+
+
+def _has_key(source: Source) -> bool:
+    return isinstance(getattr(source, "key", None), bytes)
+
+
+def text_key(text: str) -> bytes:
+    """A key for a source whose text is at hand: of the text, of what makes machine code of it, and of the machine."""
+    here = Path(__file__)
+    digest = hashlib.sha256(f"{_llvm()} {machine().key}".encode())
+    for name in ("build", "compiler", "link", "support"):
+        digest.update(here.with_name(f"{name}.py").read_bytes())
+    digest.update(text.encode())
+    return digest.digest()
 
 
 @functools.cache
 def _version() -> str:
     """A digest of all that decides what code a source becomes: the generators, and LLVM."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_llvm().encode())
     for path in _generator_files():
         digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _llvm() -> str:
+    """A digest of LLVM's version."""
+    digest = hashlib.sha256()
     spec = importlib.util.find_spec("llvmlite")
     for folder in (spec and spec.submodule_search_locations) or ():
         for path in (Path(folder) / "_version.py", *sorted((Path(folder) / "binding").glob("libllvmlite*"))):

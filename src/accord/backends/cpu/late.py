@@ -12,13 +12,14 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from accord.backends.cpu.host import CpuHostKernel, start
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Alias, Array, HostKernel, Kernel, ViewKernel
 from accord.errors import AccordError, FallbackWarning, UnsupportedError
 from accord.ir import dims as D
@@ -71,7 +72,7 @@ _SAMPLE = 2
 _FORMS = 64
 
 
-@dataclass(frozen=True)
+@record
 class _Output:
     """Shape, element type, and order of axes in memory (None: row-major) of an output."""
 
@@ -86,7 +87,7 @@ class _Output:
         return np.empty([self.shape[a] for a in self.order], self.dtype).transpose(np.argsort(self.order))
 
 
-@dataclass(frozen=True)
+@record
 class _Form:
     """How to run the node on inputs of some shapes.
 
@@ -101,7 +102,7 @@ class _Form:
     outputs: tuple[_Output | None, ...]
 
 
-@dataclass(frozen=True)
+@record
 class LateKernel(CpuHostKernel):
     """See the module's text.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from accord.backends.cpu.jit import machine
@@ -17,6 +16,7 @@ from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.panels import clear
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, call, cast, operand
 from accord.expr.math import expand
@@ -44,7 +44,7 @@ _NAMES: Final = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class LinearAttentionCode(KernelCode):
     """Operands: queries, keys, values, the past state, decay and rate if there are, results, state, scratch memory.
 

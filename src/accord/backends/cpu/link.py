@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from accord.backends.cpu.record import record
 from accord.errors import CompileError
 
 __all__ = ["ALIGNMENT", "LINKABLE", "Blob", "link", "undefined"]
@@ -39,7 +39,7 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Blob:
     """Machine code that runs wherever it is mapped, at a multiple of :data:`ALIGNMENT`.
 
@@ -52,7 +52,7 @@ class Blob:
     entries: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Section:
     type: int
     flags: int
@@ -63,7 +63,7 @@ class _Section:
     align: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Symbol:
     name: str
     binding: int

@@ -11,6 +11,7 @@ from functools import cached_property
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.loop_values import Reduction, Result
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.expr.lang import Expr, bits, operand, rebuild, topological
 from accord.expr.math import expand
 from accord.expr.simplify import simplify
@@ -27,7 +28,7 @@ _SLOW = {"div": 6.0, "sqrt": 6.0, "idiv": 20.0, "irem": 20.0, "operand": 0.0, "c
 _KEPT_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stream:
     """An operand or output: for each axis "0" (repeats), "1" (next element) or "s" (a stride in the parameters).
 
@@ -64,7 +65,7 @@ class Pass:
         return [*arguments, *(e for _, e in self.stores), *(e for _, e in self.keeps)]
 
 
-@dataclass(frozen=True)
+@record
 class LoopCode(KernelCode):
     """Code for one pattern of a loop program.
 

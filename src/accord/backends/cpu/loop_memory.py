@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.record import record
 from accord.expr.lang import Expr, bits
 
 __all__ = ["Function", "Place", "Slot", "load_slot", "store_slot"]
@@ -31,7 +30,7 @@ class Function(Builder):
         return super().definition()
 
 
-@dataclass(frozen=True)
+@record
 class Slot:
     """An operand.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from accord.backends.cpu.record import record
 from accord.errors import CompileError
 from accord.expr.lang import FLOATS, SIGNED, Expr, bits, call, const, operand
 from accord.expr.primitives import eq, gt, isnan, lt, select
@@ -14,7 +14,7 @@ from accord.expr.primitives import eq, gt, isnan, lt, select
 __all__ = ["Form", "Reduction", "Result", "form_of"]
 
 
-@dataclass(frozen=True)
+@record
 class Reduction:
     """A combination of expressions over all reduced axes.
 
@@ -42,7 +42,7 @@ class Reduction:
         return self.kind == "add" and self.args[0].dtype in FLOATS and not self.running
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Result:
     """A value: result ``part`` of a reduction."""
 
@@ -50,7 +50,7 @@ class Result:
     part: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Form:
     """How a reduction works. A state has several parts; expressions number them from 0 on.
 

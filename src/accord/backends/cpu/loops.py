@@ -35,13 +35,13 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.loop_code import LoopCode, Stream, copies_of, cost_of, lanes_of, row_bytes
 from accord.backends.cpu.loop_launch import launch_loops
 from accord.backends.cpu.loop_values import Reduction, Result
 from accord.backends.cpu.nest import magnitude, merge_axes
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Phase
 from accord.errors import CompileError
 from accord.expr.lang import Expr, bits
@@ -64,7 +64,7 @@ _MOST_WOVEN = 8
 _SHORT_LINE = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Operand:
     """A value that is read.
 
@@ -79,7 +79,7 @@ class Operand:
     memory: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Output:
     """What is stored: an expression and where its elements lie. Its strides are 0 along reduced axes, or on none."""
 
@@ -87,7 +87,7 @@ class Output:
     access: Access
 
 
-@dataclass(frozen=True)
+@record
 class LoopProgram:
     """See the module's text.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.images import Cut, Image, Lanes, Params, Pattern, accumulator, channel_blocks, cut_of, dims_of
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits, call, cast, const, operand
 from accord.expr.math import expand
@@ -24,7 +24,7 @@ __all__ = ["LrnCode", "lrn_phase"]
 _TASK_WORK = 1 << 17
 
 
-@dataclass(frozen=True)
+@record
 class LrnCode(KernelCode):
     """Parameters: pixels, pixels of a task, channels, channels before and after that count, spatial sizes, tensors.
 

@@ -12,10 +12,10 @@ import math
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from accord.backends.cpu.record import record
 from accord.errors import CompileError
 
 __all__ = ["Machine", "describe", "machine", "usable_cores", "whole_machine"]
@@ -130,7 +130,7 @@ _CACHES: Final[dict[tuple[str, str], int]] = {
 }
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
     """The processor that code is generated for.
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.ir.dims import DimLike
 
 __all__ = ["integers_phase"]
 
 
-@dataclass(frozen=True)
+@record
 class IntegersCode(KernelCode):
     """Writes its parameters, after the first, as integers of ``dtype``."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from accord.backends.cpu.host import start
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Array
 
 __all__ = ["NgramCode", "Pool", "count_ngrams", "pool_of"]
@@ -19,7 +19,7 @@ __all__ = ["NgramCode", "Pool", "count_ngrams", "pool_of"]
 _FIELDS: Final = 5
 
 
-@dataclass(frozen=True)
+@record
 class Pool:
     """N-grams to look for.
 
@@ -47,7 +47,7 @@ def pool_of(grams: Mapping[tuple[int, ...], int]) -> Pool:
     return Pool(*(np.array(x, np.int64) for x in (sizes, elements, columns)))
 
 
-@dataclass(frozen=True)
+@record
 class NgramCode(KernelCode):
     """A task is a row. Parameters: elements of a row, columns, sizes, most elements left out between two neighbours.
 

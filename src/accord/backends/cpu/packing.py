@@ -9,11 +9,11 @@ is computed for those is never looked at.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import cast, operand
 from accord.ir import dims as D
@@ -26,7 +26,7 @@ __all__ = ["Packing", "joined"]
 _LINE = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Packing:
     """How a tensor [directions, gates * hidden, k] becomes [directions, panels, k, gates, units].
 

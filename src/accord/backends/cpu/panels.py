@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import call_transpose, converted
 from accord.expr.lang import bits
 
@@ -74,7 +74,7 @@ def pack_matrix(matrices: Array, dtype: str, vectors: int) -> Array:
     return packed
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chunk:
     """A part of k, while code is written: names of integers.
 
@@ -217,7 +217,7 @@ class PanelSource:
         yield "0", rows, panel, pitch
 
 
-@dataclass(frozen=True)
+@record
 class MatrixSource(PanelSource):
     """A matrix with any strides.
 
@@ -334,7 +334,7 @@ def transpose(
 
     Args:
         b: Where to write.
-        function: Address of :func:`accord.backends.cpu.transpose.transpose_address`, an i64.
+        function: Address of :class:`accord.backends.cpu.transpose.TransposeCode`, an i64.
         dtype: Of the target.
         source: Element type of what is read.
         place: Address of what is read; elements of a line follow each other.

@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.blocking import MOST_CHUNK
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, PanelSource, Rows, clear, copy
+from accord.backends.cpu.record import record
 
 __all__ = ["AXIS_NAMES", "PatchSource", "Window", "length_of", "pieces_of", "reach"]
 
@@ -22,7 +22,7 @@ __all__ = ["AXIS_NAMES", "PatchSource", "Window", "length_of", "pieces_of", "rea
 AXIS_NAMES = ("stride", "size", "step", "pad", "low", "high")
 
 
-@dataclass(frozen=True)
+@record
 class Window:
     """A kernel as it slides over an image, one entry for each spatial axis.
 
@@ -39,7 +39,7 @@ class Window:
     dilations: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record
 class PatchSource(PanelSource):
     """Patches of an image with ``axes`` spatial axes.
 

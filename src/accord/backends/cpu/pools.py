@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import (
@@ -31,6 +30,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.windows import (
     Axis,
     Row,
@@ -55,7 +55,7 @@ __all__ = ["PoolCode", "Pooling", "pool_phase"]
 _MOST_TAPS = 32
 
 
-@dataclass(frozen=True)
+@record
 class Pooling:
     """What a pool computes, in the type of its sums.
 
@@ -80,7 +80,7 @@ class Pooling:
         return f"{self.before.key};{self.join};{self.neutral!r};{self.after.key};{self.counts}"
 
 
-@dataclass(frozen=True)
+@record
 class PoolCode(KernelCode):
     """Operands: image, the epilogue's extras, output, and the indices if they are wanted.
 

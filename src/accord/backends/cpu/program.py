@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from accord.backends.cpu.jit import cache_key, entries
+from accord.backends.cpu.record import record
 from accord.backends.cpu.threads import pool
 from accord.backends.cpu.walker import FIELDS
 from accord.backends.protocol import Array, Launch, Phase, Program, StoredCodeError
 
-__all__ = ["CompiledCode", "CpuProgram", "KernelCode", "address_of"]
+__all__ = ["CompiledCode", "CpuProgram", "KernelCode", "address_of", "word_of", "words_of"]
 
 #: Runs whose phases are timed, to see which are worth sharing.
 _TRIALS: Final = 3
@@ -33,7 +33,7 @@ class CpuProgram(Program):
     """
 
     def __init__(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> None:
-        params = [np.array((*launch.params, 0), np.int64) for _, launch in launches]
+        params = [words_of(launch) for _, launch in launches]
         self._keep = (params, list(operands))
         rows = np.zeros((len(launches), FIELDS), np.int64)
         for k, (phase, launch) in enumerate(launches):
@@ -102,6 +102,16 @@ class CpuProgram(Program):
         return -1
 
 
+def words_of(launch: Launch) -> Array:
+    """The parameters as machine code reads them, and the word in which it may refuse its data."""
+    return np.array([*map(word_of, launch.params), 0], np.int64)
+
+
+def word_of(param: Any) -> int:
+    """A parameter as machine code reads it: an address where it is code."""
+    return param.address if isinstance(param, KernelCode) else param
+
+
 def address_of(phase: Phase) -> int:
     """Machine code of a phase, compiled when it is first needed."""
     code = phase.code
@@ -125,7 +135,8 @@ class KernelCode:
 
     def as_stored(self) -> CompiledCode:
         """What a stored plan has in its place."""
-        return CompiledCode(self.symbol, cache_key(self), self.checks)
+        needs = tuple(code.as_stored() for code in self.needs)
+        return CompiledCode(self.symbol, cache_key(self), self.checks, needs)
 
     @property
     def symbol(self) -> str:
@@ -151,7 +162,7 @@ class KernelCode:
         return int(known)
 
 
-@dataclass(frozen=True)
+@record
 class CompiledCode(KernelCode):
     """Code that was compiled before: a stored plan knows no more of it than where its machine code is kept.
 
@@ -159,16 +170,23 @@ class CompiledCode(KernelCode):
         name: Its symbol.
         key: Of its machine code in the cache.
         refuses: Its ``checks``.
+        functions: Its ``needs``.
     """
 
     name: str
     key: bytes
     refuses: bool
+    functions: tuple[CompiledCode, ...] = ()
 
     @property
     def checks(self) -> bool:  # type: ignore[override]
         """As of the code that it stands for."""
         return self.refuses
+
+    @property
+    def needs(self) -> tuple[KernelCode, ...]:
+        """As of the code that it stands for."""
+        return self.functions
 
     @property
     def symbol(self) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import fma
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits, cast, operand
@@ -35,7 +35,7 @@ _TASK_PRODUCTS = 1_500_000
 _TASK_ROWS = 96
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Panel:
     """The line of a packed panel.
 
@@ -148,7 +148,7 @@ def _product(panel: Panel, rows: int, source: str, unit: bool, start: bool) -> B
     return b
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rows:
     """Rows of a product while code is written.
 
@@ -220,7 +220,7 @@ _PARAMS = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class ProjectionCode(KernelCode):
     """``out[direction, outer, row, panel] = start[direction, panel] + x[outer, row] W[direction, panel]``.
 

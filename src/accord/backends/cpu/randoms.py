@@ -10,7 +10,6 @@ import functools
 import os
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Array
 from accord.expr.lang import Expr, call, cast, operand
 from accord.expr.math import expand
@@ -49,7 +49,7 @@ def _kept(x: str) -> Expr:
     return select(ge(_U, _A), cast(operand(1, x), real) / cast(_B, real), 0.0)
 
 
-@dataclass(frozen=True)
+@record
 class RandomCode(KernelCode):
     """One task draws all. Parameters: elements, whether there is a seed, the seed, bits of two f64.
 

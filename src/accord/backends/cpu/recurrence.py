@@ -13,13 +13,13 @@ import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from accord.backends.cpu.gates import Cell, Pass
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.projection import Panel, Rows, emit_product, product_functions
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits, cast, operand
 from accord.ir.dims import DimLike
@@ -50,7 +50,7 @@ _SIZES = (
 _NEAR_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@record
 class RecurrenceCode(KernelCode):
     """One time loop.
 
@@ -371,7 +371,7 @@ class _Writer:
             self._store(self._zero(), self._y(step, place.row), first, b.sub(self.p["hidden"], first))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Place:
     """Where in a step code is: panel, vector of the panel's units, entry of the block, time, and hidden states."""
 
@@ -383,7 +383,7 @@ class _Place:
     new: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Places:
     """Where operands lie.
 

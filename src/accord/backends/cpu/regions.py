@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import (
@@ -25,6 +24,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits, call, cast, const, operand
 from accord.expr.math import expand
@@ -40,7 +40,7 @@ _TASK_WORK = 1 << 16
 _X, _Y, _Z, _W, _V = (operand(i, "f64") for i in range(5))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Regions:
     """What is computed.
 
@@ -57,7 +57,7 @@ class Regions:
     samples: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class RegionCode(KernelCode):
     """Operands: image, regions, for samples the image number of each region, extras, output.
 

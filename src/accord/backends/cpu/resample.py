@@ -18,6 +18,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.taptables import table_places
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits, const
@@ -32,7 +33,7 @@ _UNROLLED = 16
 _TASK_WORK = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Space:
     """How the axes of a tensor are gone through.
 
@@ -52,7 +53,7 @@ class Space:
         return Access((lane, *(access.strides[a] for a in (*self.outer, *self.resampled))), access.offset)
 
 
-@dataclass(frozen=True)
+@record
 class ResampleCode(KernelCode):
     """Operands: source, extras, output, tables.
 

@@ -8,12 +8,12 @@ sure to be wanted; whenever the buffer is full it is sorted and cut to k. So mos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, key_dtype, order_key, scratch_bytes, sort_function
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
@@ -28,7 +28,7 @@ _ROOM = 128
 TASK_ELEMENTS = 16384
 
 
-@dataclass(frozen=True)
+@record
 class TopKCode(KernelCode):
     """Code for lines of one element type; a k that is longer than a line is refused.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from accord.backends.cpu.host import start
@@ -11,6 +9,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.search import any_lane, append_vector
 from accord.backends.protocol import Array
 from accord.expr.lang import bits, cast, operand
@@ -24,7 +23,7 @@ BLOCK = 1 << 16
 SLACK = 16
 
 
-@dataclass(frozen=True)
+@record
 class _BlockCode(KernelCode):
     """Walks blocks of an array without gaps. Parameters: elements, elements of a block."""
 
@@ -44,7 +43,7 @@ class _BlockCode(KernelCode):
         return printer.value(expand(cast(operand(0, self.dtype), "bool")), [x])
 
 
-@dataclass(frozen=True)
+@record
 class CountCode(_BlockCode):
     """Writes the number of elements that are not zero in each block."""
 
@@ -72,7 +71,7 @@ class CountCode(_BlockCode):
         return b.module()
 
 
-@dataclass(frozen=True)
+@record
 class FlatPositionsCode(_BlockCode):
     """Writes the positions of elements that are not zero, those of a block from a place on that is given for it.
 
@@ -115,7 +114,7 @@ class FlatPositionsCode(_BlockCode):
         return b.module()
 
 
-@dataclass(frozen=True)
+@record
 class UnravelCode(KernelCode):
     """From positions in a row-major tensor to coordinates ``[rank, count]``.
 

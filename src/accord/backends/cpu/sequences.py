@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir.dims import DimLike, Shape
@@ -21,7 +21,7 @@ __all__ = ["reverse_phase"]
 _TASK_BYTES = 65536
 
 
-@dataclass(frozen=True)
+@record
 class ReverseCode(KernelCode):
     """``out[t, b, ...] = x[length[b] - 1 - t if t < length[b] else t, b, ...]``; a length that does not fit is refused.
 

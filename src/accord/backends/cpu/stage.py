@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.panels import Chunk, Rows, clear, copy, gather, transpose
 from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import converted
 from accord.expr.lang import bits
 
@@ -28,7 +28,7 @@ STAGE_NAMES = ("stride", "size", "step", "pad", "span")
 MOST_INTERLEAVED = 4
 
 
-@dataclass(frozen=True)
+@record
 class StageSource:
     """A padded copy of an image of one or two spatial axes. The rows are the pixels of one image.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.panels import Rows
 from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import call_transpose
 from accord.expr.lang import Expr, bits
 
 __all__ = ["Pattern", "Store"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pattern:
     """What machine code knows of C or of an operand of the epilogue.
 

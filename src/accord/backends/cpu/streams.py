@@ -12,10 +12,10 @@ is copied element by element.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.record import record
 from accord.expr.lang import bits, cast, operand
 
 __all__ = ["Kind", "Planes", "Stream"]
@@ -24,7 +24,7 @@ __all__ = ["Kind", "Planes", "Stream"]
 _PART_BITS = 128
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kind:
     """What machine code knows of a stream.
 
@@ -47,7 +47,7 @@ class Kind:
         return self.paired or self.halves
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Planes:
     """Addresses of the planes of real and imaginary parts, and the elements of a line: the lanes."""
 
@@ -56,7 +56,7 @@ class Planes:
     line: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stream:
     """A stream of each lane of a block while code is written.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.search import any_lane, append_vector
 from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, order_key, scratch_bytes, sort_function
 from accord.backends.protocol import Array
@@ -24,7 +24,7 @@ __all__ = ["SuppressionCode", "suppress"]
 _COORDINATES = 5  # of a kept box: y1, x1, y2, x2, area
 
 
-@dataclass(frozen=True)
+@record
 class SuppressionCode(KernelCode):
     """A task is one class of one image; tasks run in order, since each appends to one list.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, cast, operand
 from accord.ir.dims import DimLike
@@ -20,7 +20,7 @@ __all__ = ["tabulated_phase"]
 _TASK_ELEMENTS = 1024
 
 
-@dataclass(frozen=True)
+@record
 class TabulatedCode(KernelCode):
     """``out[i] = expr(i, sizes..., scalars...)``, computed in f64.
 

@@ -12,13 +12,13 @@ import hashlib
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.errors import InputError
 from accord.expr.lang import Expr, call, cast, const, operand
@@ -58,7 +58,7 @@ ROUNDINGS = frozenset({"floor", "ceil", "round_prefer_floor", "round_prefer_ceil
 _BLOCK = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Taps:
     """How an index and weight follow from a position.
 
@@ -96,7 +96,7 @@ class Taps:
         return 2 * self.radius if self.weighted else 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Positions:
     """Where the elements of a resized axis lie in the source.
 
@@ -197,7 +197,7 @@ def _weighted(taps: Taps) -> tuple[Expr, Expr]:
     return _clipped(near), weight
 
 
-@dataclass(frozen=True)
+@record
 class TableCode(KernelCode):
     """Parameters: positions, taps of one, byte offsets of indices and weights, then the bits of the expressions'
     operands 1 to 6. A task is a block of positions. Operand: the table.

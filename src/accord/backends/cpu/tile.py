@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.program import KernelCode, address_of
-from accord.backends.protocol import Phase
+from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.expr.lang import bits
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "fma",
     "most_rows",
     "next_heights",
-    "tile_address",
     "tile_heights",
     "vectors_for",
 ]
@@ -103,7 +101,7 @@ def vectors_for(dtype: str, columns: int) -> int:
     return 1 if count == 1 else 3 if count % 2 and count % 3 != 1 else 2
 
 
-@dataclass(frozen=True)
+@record
 class TileCode(KernelCode):
     """A module with one function of :data:`TILE_ARGUMENTS` for every height.
 
@@ -153,12 +151,6 @@ def fma_text(b: Builder, dtype: str, width: int, x: str, y: str, z: str) -> str:
     name = f"{type_} @llvm.fmuladd.{dtype if width == 1 else f'v{width}{dtype}'}"
     b.declare(f"declare {name}({type_}, {type_}, {type_})")
     return f"call {name}({type_} {x}, {type_} {y}, {type_} {z})"
-
-
-@functools.cache
-def tile_address(dtype: str, vectors: int, pairs: bool = False) -> int:
-    """Machine code of the tiles."""
-    return address_of(Phase(TileCode(dtype, vectors, pairs), (), ()))
 
 
 class _Tile:

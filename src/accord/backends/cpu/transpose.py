@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.program import KernelCode, address_of
-from accord.backends.protocol import Phase
+from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.expr.lang import cast, operand
 
-__all__ = ["TransposeCode", "call_transpose", "converted", "transpose_address"]
+__all__ = ["TransposeCode", "call_transpose", "converted"]
 
 #: What is read: address, bytes from line to line, and how many lines may be read. What is written: the same. Lines
 #: beyond those are read as the last one, and not written. Elements of a line, one vector, follow each other. Lines are
@@ -26,7 +24,7 @@ def converted(b: Builder, width: int, value: str, source: str, target: str) -> s
     return value if source == target else Printer(b, width).value(cast(operand(0, source), target), [value])
 
 
-@dataclass(frozen=True)
+@record
 class TransposeCode(KernelCode):
     """``to[j, i] = from[i, j]`` for a block of vectors of ``width`` elements, which is as many lines.
 
@@ -87,12 +85,6 @@ def _transposed(b: Builder, dtype: str, lines: Sequence[str]) -> list[str]:
                 )
         half //= 2
     return values
-
-
-@functools.cache
-def transpose_address(source: str, target: str, width: int) -> int:
-    """Machine code of the function."""
-    return address_of(Phase(TransposeCode(source, target, width), (), ()))
 
 
 def call_transpose(

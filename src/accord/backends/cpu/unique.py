@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from accord.backends.cpu.host import start
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, key_dtype, order_key, scratch_bytes, sort_function
 from accord.backends.protocol import Array
 
 __all__ = ["UniqueCode", "unique_rows"]
 
 
-@dataclass(frozen=True)
+@record
 class UniqueCode(KernelCode):
     """One task does all. Parameters: rows, elements of a row.
 

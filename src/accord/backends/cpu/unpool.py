@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.images import Outside, Params, accumulator
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.windows import Axis
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import cast, const, operand
@@ -27,7 +27,7 @@ def _moved(b: Builder, dtype: str, base: str, strides: Sequence[str], index: Seq
     return base
 
 
-@dataclass(frozen=True)
+@record
 class UnpoolCode(KernelCode):
     """Operands: elements, indices, output. A task is one channel of one image.
 
@@ -118,7 +118,7 @@ def _launch_planes(sizes: Sequence[int]) -> Launch:
     return Launch(tuple(sizes), sizes[0] * sizes[1])
 
 
-@dataclass(frozen=True)
+@record
 class FoldCode(KernelCode):
     """``out[n, c, o] = sum over the columns that hold it``. Operands: columns [N, C * taps, positions], image.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import string
 from pathlib import Path
 from typing import Final
 
+from accord.backends.cpu.jit import text_key
 from accord.backends.cpu.machine import machine
 
 __all__ = ["FIELDS", "MAX_THREADS", "Layout", "WalkerSource"]
@@ -79,6 +81,11 @@ class WalkerSource:
     """The module of three functions: ``symbol`` walks, with "_worker" it serves, with "_stop" it ends the workers."""
 
     symbol = "accord_walk"
+
+    @functools.cached_property
+    def key(self) -> bytes:
+        """What its machine code is kept under."""
+        return text_key(self.module(self.symbol))
 
     def module(self, name: str) -> str:
         """LLVM text."""

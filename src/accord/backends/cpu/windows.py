@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from accord.backends.cpu.images import Image, Lanes, Params, Pattern
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch
 from accord.expr.lang import Expr
 from accord.ir.dims import DimLike
@@ -26,7 +27,7 @@ __all__ = ["Axis", "Row", "WindowWriter", "launch_windows", "window_dims"]
 _TASK_WORK = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Axis:
     """A spatial axis at load time.
 
@@ -82,7 +83,7 @@ def launch_windows(rank: int, weight: int, sizes: Sequence[int]) -> Launch:
     return Launch((pixels, block, channels, low, high, *geometry, *rest), -(-pixels // block) if pixels else 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Size:
     """An axis while code is written: SSA names."""
 

@@ -18,23 +18,22 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from accord.backends.cpu.contraction import Left, RightMatrix, add_functions, describe, pack, packed_size
+from accord.backends.cpu.contraction import Left, RightMatrix, add_heights, describe, functions_of, pack, packed_size
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.gemm import GemmCode, Writer
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.panels import Chunk
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.winograd_transforms import (
     ACROSS,
     DOWN,
     PRODUCTS,
     TransformCode,
-    transform_address,
     weights_transform,
 )
 from accord.backends.protocol import Array, Launch, Phase
@@ -87,7 +86,7 @@ def transformed_weights(w: Array, groups: int) -> Array:
     return pack(matrices.reshape(groups * PRODUCTS, c, m), "f32").reshape(-1)
 
 
-@dataclass(frozen=True)
+@record
 class WinogradCode(GemmCode):
     """As :class:`GemmCode` with an image that is staged; rows are the pixels of one image, a block is whole lines.
 
@@ -221,7 +220,7 @@ class _Writer(Writer):
 # sizes
 
 
-@dataclass(frozen=True)
+@record
 class _Sizes:
     """How a convolution is laid out in scratch memory, for sizes that may be symbolic."""
 
@@ -294,7 +293,7 @@ def _round(size: DimLike) -> DimLike:
     return D.ceildiv(size, 64) * 64
 
 
-@dataclass(frozen=True)
+@record
 class _Cut:
     """Lines of tiles of a block, panels, tasks, and where the areas of scratch memory start and end."""
 
@@ -363,8 +362,9 @@ def _launch(code: WinogradCode, names: tuple[str, ...], sizes: _Sizes, evaluated
         **dict(zip(("a_at", "b_at", "y_at", "stage_at", "tables_at", "scratch"), cut.starts[1:], strict=True)),
     )
     v.update({"v.row": sizes.row, "v.product": sizes.row * tiles, "x.padded": D.evaluate(sizes.padded(line), {})})
-    v.update(inputs=transform_address("inputs"), outputs=transform_address("outputs"))
     v["u.product"] = packed_size(code.dtype, sizes.channels, sizes.columns)
     last = -(-(sizes.columns - (panels - 1) * sizes.wide) // width)
-    heights = add_functions(code, v, last)
-    return Launch((*(v[name] for name in code.names), *heights), groups * cut.row_tasks * cut.column_tasks)
+    heights = add_heights(code, v, last)
+    transforms = {kind: TransformCode(kind) for kind in ("inputs", "outputs")}
+    params = v | functions_of(code, v["m"], last) | transforms
+    return Launch((*(params[name] for name in code.names), *heights), groups * cut.row_tasks * cut.column_tasks)

@@ -5,10 +5,8 @@ See :mod:`accord.backends.cpu.winograd` for the choice of the points.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,11 +14,12 @@ import numpy as np
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.program import KernelCode, address_of
-from accord.backends.protocol import Array, Phase
+from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
+from accord.backends.protocol import Array
 from accord.expr.lang import const
 
-__all__ = ["ACROSS", "DOWN", "PRODUCTS", "TransformCode", "transform_address", "weights_transform"]
+__all__ = ["ACROSS", "DOWN", "PRODUCTS", "TransformCode", "weights_transform"]
 
 #: Points of evaluation across, beside 0 and infinity: +-A and +-B.
 _A: Final = 0.625
@@ -51,7 +50,7 @@ def weights_transform() -> Array:
     return np.kron(_evaluation(0.0, 1.0, -1.0), _evaluation(0.0, _A, -_A, _B, -_B))
 
 
-@dataclass(frozen=True)
+@record
 class TransformCode(KernelCode):
     """One of the transforms: "inputs" or "outputs"."""
 
@@ -89,12 +88,6 @@ class TransformCode(KernelCode):
         for step, count in steps:
             distance = b.add(distance, b.mul(step, count) if count else "0")
         return start if distance == "0" else b.op(f"getelementptr i8, ptr {start}, i64 {distance}")
-
-
-@functools.cache
-def transform_address(kind: str) -> int:
-    """Machine code of a transform."""
-    return address_of(Phase(TransformCode(kind), (), ()))
 
 
 class _Arithmetic:

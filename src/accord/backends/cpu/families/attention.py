@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from accord.backends.cpu.attention_launch import Features, Heads, attention_phase, attention_workspace
 from accord.backends.cpu.families.table import arranges, known, output_operands, selects
@@ -13,6 +12,7 @@ from accord.backends.cpu.linear_attention import (
     linear_attention_workspace,
 )
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, bits, operand
@@ -40,7 +40,7 @@ def any_strides(view: NodeView) -> Arrangement:
     return Arrangement(strided=True)
 
 
-@dataclass(frozen=True)
+@record
 class _Tensor:
     """Images, heads, positions, head size; how they lie, and the element type."""
 

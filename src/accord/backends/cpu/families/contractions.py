@@ -12,13 +12,14 @@ from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, pack
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.conv_transpose import CombWeights, combs, pack_combs, transposed_phases
 from accord.backends.cpu.deform import deform_phases
-from accord.backends.cpu.epilogue import Epilogue, Extra, RootView, epilogue_of
+from accord.backends.cpu.epilogue import Epilogue, Extra
 from accord.backends.cpu.families.coded import coded_weight
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
 from accord.backends.cpu.halves import halves
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
+from accord.backends.cpu.root import RootView, epilogue_of
 from accord.backends.cpu.winograd import reason_against, transformed_weights, winograd_phase
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
 from accord.backends.view import NodeView

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.host import CpuHostKernel, start
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.selection import CountCode, FlatPositionsCode, UnravelCode, positions_of
 from accord.backends.cpu.suppression import SuppressionCode, suppress
 from accord.backends.cpu.unique import UniqueCode, unique_rows
@@ -28,7 +28,7 @@ def any_strides(view: NodeView) -> Arrangement:
     return Arrangement(strided=True)
 
 
-@dataclass(frozen=True)
+@record
 class NonZeroKernel(CpuHostKernel):
     """Coordinates of elements that are not zero.
 
@@ -67,7 +67,7 @@ def non_zero(view: NodeView) -> Kernel | Reason:
     return NonZeroKernel(x[1], len(x[0]))
 
 
-@dataclass(frozen=True)
+@record
 class UniqueKernel(CpuHostKernel):
     """Distinct elements, or slices along an axis.
 
@@ -107,7 +107,7 @@ def unique(view: NodeView) -> Kernel | Reason:
     return UniqueKernel(x[1], normal, bool(view.attr("sorted", 1)))
 
 
-@dataclass(frozen=True)
+@record
 class SuppressionKernel(CpuHostKernel):
     """Non-maximum suppression.
 

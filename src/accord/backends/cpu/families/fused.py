@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from accord.backends.cpu.epilogue import Epilogue, Extra, RootView
+from accord.backends.cpu.epilogue import Epilogue, Extra
 from accord.backends.cpu.families.coded import PREPARES
 from accord.backends.cpu.families.groups import arrange_group, group_kernel
 from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
+from accord.backends.cpu.root import RootView
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, const, operand

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -22,6 +22,7 @@ from accord.backends.cpu.families.table import known
 from accord.backends.cpu.loop_code import LoopCode, cost_of
 from accord.backends.cpu.loops import LoopProgram, Operand, Output, Reduction, Result, loop_phase
 from accord.backends.cpu.nest import magnitude
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Array, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, cast, const, operand, rebuild, topological
@@ -49,7 +50,7 @@ def wide(dtype: str) -> str:
     return "f32" if dtype in ("f16", "bf16") else dtype
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Term:
     """A value inside a group.
 
@@ -69,7 +70,7 @@ class Term:
         return tuple(D.product(a.extent for a in run) for run in self.axes)
 
 
-@dataclass(frozen=True)
+@record
 class _Read:
     """A value that is read from ``source``; None: it is positions."""
 
@@ -79,7 +80,7 @@ class _Read:
     source: ir.Value | None
 
 
-@dataclass(frozen=True)
+@record
 class Store:
     """What is stored, along the axes of a term."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.families.sampling import sampled_pad
 from accord.backends.cpu.families.table import arranges, known, output_operands, selects
 from accord.backends.cpu.movement import integers_phase
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Alias, Arrangement, Kernel, NativeKernel, Phase, ViewKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, const, operand
@@ -103,7 +103,7 @@ def _simple(view: NodeView, extents: Shape, source: Access, target: Access | Non
     return NativeKernel(f"move {view.node.op_type} {word}", (phase,), (0,))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Walk:
     """An output that is part of the input's memory, walked in another way over the output's shape."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.host import CpuHostKernel
 from accord.backends.cpu.ngrams import NgramCode, Pool, count_ngrams, pool_of
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Arrangement, Array, Kernel
 from accord.backends.view import NodeView
 from accord.ir.reason import Reason
@@ -27,7 +28,7 @@ def any_strides(view: NodeView) -> Arrangement:
     return Arrangement(strided=True)
 
 
-@dataclass(frozen=True)
+@record
 class NgramKernel(CpuHostKernel):
     """Counts of n-grams.
 

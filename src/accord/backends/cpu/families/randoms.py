@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.host import CpuHostKernel
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.randoms import RandomCode, draw
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Arrangement, Kernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS
@@ -29,7 +29,7 @@ def any_strides(view: NodeView) -> Arrangement:
     return Arrangement(strided=True)
 
 
-@dataclass(frozen=True)
+@record
 class RandomKernel(CpuHostKernel):
     """Random numbers.
 
@@ -101,7 +101,7 @@ def bernoulli(view: NodeView) -> Kernel | Reason:
     return x if isinstance(x, Reason) else _kernel(view, "bernoulli", x[1], (0.0, 0.0))
 
 
-@dataclass(frozen=True)
+@record
 class DropoutKernel(CpuHostKernel):
     """Dropout of which only a run tells whether it is in training.
 

@@ -12,6 +12,7 @@ from accord.backends.cpu.gates import CELLS, Activation, Cell, CellKind, read_ac
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.packing import Packing, joined
 from accord.backends.cpu.projection import Panel, heights_of, projection_phase
+from accord.backends.cpu.record import record
 from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements
 from accord.backends.cpu.sequences import reverse_phase
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, Phase
@@ -267,7 +268,7 @@ def _kernel(layer: _Layer) -> NativeKernel:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _InputRows:
     """The rows of the input as one axis, or as two where its strides need that; projected rows lie in their order.
 

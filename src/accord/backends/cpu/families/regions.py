@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from accord.backends.cpu.epilogue import epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement
 from accord.backends.cpu.regions import Regions, region_phase
+from accord.backends.cpu.root import epilogue_of
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.indexing import Coordinate, indexed_phase
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, bits, cast, operand
@@ -25,7 +24,7 @@ def any_strides(view: NodeView) -> Arrangement:
     return Arrangement(strided=True)
 
 
-@dataclass(frozen=True)
+@record
 class _Table:
     """Cosines or sines over images, positions and pairs."""
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from accord.backends.cpu.affine import affine_phase
-from accord.backends.cpu.epilogue import RootView, epilogue_of
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement
 from accord.backends.cpu.gridsample import Grid, grid_bytes, grid_phase
 from accord.backends.cpu.images import accumulator, final_expr, following
+from accord.backends.cpu.record import record
 from accord.backends.cpu.resample import Space, resample_code, resample_phase
+from accord.backends.cpu.root import RootView, epilogue_of
 from accord.backends.cpu.taptables import MODES, ROUNDINGS, Positions, Taps, table_bytes, table_phase, tap_count
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
@@ -30,7 +30,7 @@ from accord.ops.shapes.windows import scaled
 __all__ = ["resample_space", "resize", "sampled_pad"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Axis:
     """An axis that is resampled."""
 
