@@ -432,3 +432,39 @@ def test_transposes_that_differ_stay():
     )
     m = compiled(proto)
     assert any("different ways" in r for r in reasons(m, "sink-transpose"))
+
+
+EMPTY_CHAINS = {
+    "affine": [node("MatMul", ["x", "w"], ["m"]), node("Mul", ["m", "c"], ["a"]), node("Add", ["a", "c"], ["y"])],
+    "mixture": [node("Sub", ["one", "x"], ["u"]), node("Mul", ["u", "c"], ["a"]), node("Add", ["a", "x"], ["y"])],
+    "mean": [node("ReduceSum", ["x", "axis"], ["s"]), node("Div", ["s", "one"], ["m"]), node("Mul", ["m", "c"], ["y"])],
+    "where": [node("Less", ["x", "c"], ["b"]), node("Where", ["b", "x", "c"], ["y"])],
+    "clip": [
+        node("Add", ["x", "one"], ["a"]),
+        node("Clip", ["a", "one", "one"], ["b"]),
+        node("Mul", ["x", "b"], ["y"]),
+    ],
+    "norm": [
+        node("ReduceMean", ["x", "axis"], ["m"]),
+        node("Sub", ["x", "m"], ["d"]),
+        node("Mul", ["d", "d"], ["q"]),
+        node("ReduceMean", ["q", "axis"], ["v"]),
+        node("Add", ["v", "one"], ["e"]),
+        node("Sqrt", ["e"], ["r"]),
+        node("Div", ["d", "r"], ["n"]),
+        node("Mul", ["n", "c"], ["a"]),
+        node("Add", ["a", "c"], ["y"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", list(EMPTY_CHAINS))
+@pytest.mark.parametrize("shape", [(0,), (1, 0), (3, 0)])
+def test_rules_take_constants_without_elements(name, shape):
+    """They have no first element and no largest one, and nothing says that they are all equal."""
+    constants = {"c": np.zeros(shape, F), "one": F(1), "axis": np.array([-1]), "w": np.zeros((0, 0), F)}
+    used = {i for n in EMPTY_CHAINS[name] for i in n.input}
+    proto = model(EMPTY_CHAINS[name], {"x": (F, [3, 0])}, ["y"], {k: v for k, v in constants.items() if k in used})
+    x = np.zeros((3, 0), F)
+    for got in (compiled(proto, level=level)(x)[0] for level in range(4)):
+        np.testing.assert_array_equal(got, evaluate(proto, {"x": x})[0])

@@ -183,7 +183,7 @@ def contraction_phase(
     phase = Phase(code, operands, sizes, functools.partial(_launch, plan))
     if D.is_known(sizes):
         problem, _ = _problem(plan, dict(zip(plan.names, sizes, strict=True)))
-        return phase, cut(problem).areas.scratch if problem.m and problem.n else 64
+        return phase, cut(problem).areas.scratch if problem.groups and problem.m and problem.n else 64
     return phase, scratch_bound(dtype, vectors, k, right.packed or code.few > 0, apart, len(code.tables), left.bound)
 
 
