@@ -120,6 +120,7 @@ def test_axis_groups_of_symbols():
     n, s = D.symbol("n"), D.symbol("s")
     assert axis_groups((n, s, 384), (n * s, 384)) == [([0, 1], [0]), ([2], [1])]
     assert axis_groups((n, 8), (s, 8)) is None
+    assert axis_groups((n, 0, 8), (0, 8)) is None
 
 
 def test_broadcast_keeps_own_strides():

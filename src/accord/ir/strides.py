@@ -208,6 +208,8 @@ def _smaller(product: DimLike, total: DimLike) -> bool | None:
     """Whether the target's group is the one to grow: ``total`` is a multiple of ``product``; None if unclear."""
     if isinstance(product, int) and isinstance(total, int):
         return product < total
+    if product == 0 or total == 0:
+        return None
     if D.floordiv(total, product) * product == total and total != product:
         return True
     if D.floordiv(product, total) * total == product and total != product:
