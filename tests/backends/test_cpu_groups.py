@@ -453,6 +453,8 @@ def test_what_does_not_join():
     assert "different axes" in refused(apart, {**x, "z": (F32, [7])}, ["y", "w"])
     whole = [node("ReduceMax", ["x"], ["m"]), node("Div", ["x", "m"], ["y"])]
     assert "threads" in refused(whole, {"x": (F32, [1000, 1000])}, ["y"])
+    ends = [node("CumSum", ["x", "b0"], ["p"]), node("CumSum", ["p", "b0"], ["y"], reverse=1)]
+    assert "both ends" in refused(ends, x, ["y"], {"b0": np.int64(1)})
     assert "no loops" in refused([node("NonZero", ["x"], ["y"])], x, ["y"])
 
 
