@@ -468,3 +468,40 @@ def test_rules_take_constants_without_elements(name, shape):
     x = np.zeros((3, 0), F)
     for got in (compiled(proto, level=level)(x)[0] for level in range(4)):
         np.testing.assert_array_equal(got, evaluate(proto, {"x": x})[0])
+
+
+WEIGHTS = np.random.default_rng(1).standard_normal((5, 5)).astype(F)
+TWICE = {
+    "product": [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "w"], ["y"])],
+    "gemm": [node("Gemm", ["x", "w", "w"], ["p"], transB=1), node("Mul", ["p", "w"], ["y"])],
+    "where": [node("MatMul", ["x", "w"], ["p"]), node("Where", ["c", "p", "w"], ["y"])],
+    "convolution": [
+        node("Reshape", ["x", "image"], ["i"]),
+        node("Reshape", ["w", "taps"], ["k"]),
+        node("Conv", ["i", "k"], ["p"], pads=[2, 2, 2, 2]),
+        node("Sub", ["p", "k"], ["y"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", list(TWICE))
+def test_weights_that_an_epilogue_reads_too_are_not_packed_for_it(name):
+    """One value in two forms: as the contraction wants it, and as it lies in the model."""
+    constants = {"w": WEIGHTS, "image": np.array([1, 1, 5, 5]), "taps": np.array([1, 1, 5, 5])}
+    read = {i for n in TWICE[name] for i in n.input}
+    inputs = {"x": (F, [5, 5])} | ({"c": (np.bool_, [1, 5])} if "c" in read else {})
+    proto = model(TWICE[name], inputs, ["y"], {k: v for k, v in constants.items() if k in read})
+    feeds = {"x": rand(5, 5)} | ({"c": np.array([[True, False, True, False, False]])} if "c" in read else {})
+    m = compiled(proto)
+    assert "fuse-epilogue" in fired(m)
+    np.testing.assert_allclose(m(feeds)[0], evaluate(proto, feeds)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_default_epsilon_is_a_float32():
+    """Also where it is added to a variance in double precision."""
+    constants = {n: np.abs(rand(6)).astype(np.float64) + 0.01 for n in ("s", "b", "m", "v")}
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("BatchNormalization", ["c", *constants], ["y"])]
+    weights = {"w": rand(6, 6, 1).astype(np.float64)}
+    proto = model(nodes, {"x": (np.float64, [2, 6, 5])}, ["y"], weights | constants)
+    x = rand(2, 6, 5).astype(np.float64)
+    np.testing.assert_allclose(compiled(proto)(x)[0], evaluate(proto, {"x": x})[0], rtol=1e-13, atol=1e-13)
