@@ -26,7 +26,7 @@ from accord.backends.cpu.memory import executable
 from accord.errors import CompileError
 from accord.storage import cache_folder, cache_limit
 
-__all__ = ["KERNEL_TYPE", "Machine", "Source", "cache_key", "compile_function", "entries", "load", "machine"]
+__all__ = ["KERNEL_TYPE", "Machine", "Source", "cache_key", "compile_function", "entries", "load", "loaded", "machine"]
 
 KERNEL_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
@@ -95,6 +95,11 @@ def load(sources: Iterable[Source]) -> None:
         if rest:
             blobs |= _compile(rest, cache)
         _map(blobs)
+
+
+def loaded() -> int:
+    """How many pieces of machine code are in memory; the number only grows."""
+    return len(_STATE.entries)
 
 
 def compile_function(name: str, text: str) -> int:
