@@ -9,7 +9,8 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from random_graphs import MAKERS, RandomGraph, random_graph
+from random_graphs import RandomGraph
+from random_nodes import MAKERS, random_graph
 
 from accord.runtime.model import Model
 from accord.runtime.options import MAX_LEVEL, Options
