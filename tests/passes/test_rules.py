@@ -505,3 +505,15 @@ def test_a_default_epsilon_is_a_float32():
     proto = model(nodes, {"x": (np.float64, [2, 6, 5])}, ["y"], weights | constants)
     x = rand(2, 6, 5).astype(np.float64)
     np.testing.assert_allclose(compiled(proto)(x)[0], evaluate(proto, {"x": x})[0], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_an_image_that_its_epilogue_reads_too_lies_in_one_way(taps):
+    """A depthwise convolution wants it channels-last, and so it is for what is fused to it."""
+    pads = [taps // 2] * 4
+    nodes = [node("Conv", ["x", "w"], ["c"], group=8, pads=pads), node("Sub", ["c", "x"], ["y"])]
+    proto = model(nodes, {"x": (F, ["n", 8, 13, 17])}, ["y"], {"w": rand(8, 1, taps, taps)})
+    m = compiled(proto)
+    assert "fuse-epilogue" in fired(m)
+    x = rand(1, 8, 13, 17)
+    np.testing.assert_allclose(m(x)[0], evaluate(proto, {"x": x})[0], rtol=1e-5, atol=1e-5)

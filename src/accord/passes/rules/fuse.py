@@ -132,9 +132,7 @@ def escaping(group: Sequence[ir.Node]) -> list[ir.Value]:
     return [o for n in group for o in n.outputs if o.is_graph_output() or any(u.node not in members for u in o.uses())]
 
 
-def function_patch(
-    group: Sequence[ir.Node], context: RuleContext, note: str, *, root: ir.Node | None = None
-) -> Patch:
+def function_patch(group: Sequence[ir.Node], context: RuleContext, note: str, *, root: ir.Node | None = None) -> Patch:
     """The patch that replaces ``group`` (in graph order) by one call of a function with these nodes as its body.
 
     The call stands where the last node stood, so all that the group reads is there.
