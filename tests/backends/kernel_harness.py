@@ -1,4 +1,9 @@
-"""Runs the kernel of one node on arrays that lie in memory as a test says, task by task in any order."""
+"""Kernels on operands that lie in memory in any way: order of axes, gaps, repetition.
+
+:func:`run_node` runs the kernel of one node on arrays that lie as a test says, task by task in any order;
+:func:`run_strided` lets a random generator say it. :func:`strided_model` gets a model there with Transpose and
+Slice, and :func:`agree` compares the model on generated kernels with the reference.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +30,22 @@ from accord.ir.facts import FactTable
 from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
+from accord.runtime.model import Model
+from accord.runtime.options import Options
+from builders import model, node
 
-__all__ = ["access_of", "empty_like", "laid_out", "layouts", "run_node", "values", "view_of"]
+__all__ = [
+    "access_of",
+    "agree",
+    "empty_like",
+    "laid_out",
+    "layouts",
+    "run_node",
+    "run_strided",
+    "strided_model",
+    "values",
+    "view_of",
+]
 
 Array = Any
 Select = Callable[[NodeView], "Kernel | Reason"]
@@ -168,14 +187,17 @@ def run_node(
     arrays += extras
     arrays += outputs
     evaluated = [D.evaluate(d, sizes or {}) for d in kernel.dims]
-    arrays.append(np.zeros(max(1, evaluated[-1] * THREADS), np.uint8))
+    scratch = np.full(evaluated[-1] * THREADS + 64, 0xA5, np.uint8)  # nothing may count on zeros
+    arrays.append(scratch[-scratch.ctypes.data % 64 :])
     rng = np.random.default_rng(seed)
     for phase, launch in zip(kernel.phases, kernel.launches(evaluated), strict=True):
         function = KERNEL_TYPE(address_of(phase))
         params = words_of(launch)
         pointers = np.array([arrays[i].ctypes.data for i in phase.operands], np.int64)
         cuts = [0, launch.tasks]
-        if launch.tasks > 1:
+        if 1 < launch.tasks < 64 and rng.random() < 0.5:
+            cuts = list(range(launch.tasks + 1))
+        elif launch.tasks > 1:
             cuts = sorted({0, launch.tasks, *rng.integers(0, launch.tasks, 4).tolist()})
         pieces = list(itertools.pairwise(cuts))
         rng.shuffle(pieces)
@@ -186,3 +208,128 @@ def run_node(
     for array in outputs:
         check_untouched(array)
     return kernel
+
+
+def run_strided(
+    proto: onnx.ModelProto, feeds: Mapping[str, Array], seed: int, *, repeat: Sequence[str] = ()
+) -> list[Array]:
+    """Outputs of the one node of ``proto``, all of whose inputs and outputs lie in a random way of their own.
+
+    Those in ``repeat`` have stride 0 along their first axis. The last axis of an output has stride 1.
+    """
+    rng = np.random.default_rng(seed)
+
+    def scattered(array: Array) -> Array:
+        order, gaps = rng.permutation(array.ndim), rng.integers(0, 3, array.ndim)
+        if rng.random() < 0.5:
+            return laid_out(array, order, gaps)
+        return laid_out(array[..., None], (*order, array.ndim), (*gaps, 1))[..., 0]
+
+    given = {n: np.broadcast_to(scattered(a[0]), a.shape) if n in repeat else scattered(a) for n, a in feeds.items()}
+    sizes: dict[str, int] = {}
+    for declared in proto.graph.input:
+        dims = declared.type.tensor_type.shape.dim
+        sizes |= {d.dim_param: n for d, n in zip(dims, feeds[declared.name].shape, strict=True) if d.dim_param}
+    view = view_of(proto, given)
+    outputs = []
+    for i, value in enumerate(view.node.outputs):
+        if not value.name:
+            continue
+        fact = view.output(i)
+        assert fact.shape is not None and fact.dtype is not None
+        shape = [D.evaluate(d, sizes) for d in fact.shape]
+        order = [*rng.permutation(len(shape) - 1), len(shape) - 1] if shape else []
+        outputs.append(empty_like(shape, fact.dtype.numpy(), order, rng.integers(0, 3, len(shape))))
+    run_node(proto, given, outputs, sizes=sizes, seed=seed)
+    return outputs
+
+
+class _Inputs:
+    """Inputs of a model and the nodes that cut them out of larger, transposed ones."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.nodes: list[onnx.NodeProto] = []
+        self.declared: dict[str, tuple[Any, Sequence[Any]]] = {}
+        self.feeds: dict[str, Array] = {}
+        self.constants: dict[str, Array] = {}
+
+    def add(self, name: str, value: Array, symbolic: bool) -> None:
+        """A value that is a view of an input ``name.raw``; some axes swapped, some with elements between."""
+        rank = value.ndim
+        perm = list(self.rng.permutation(rank))
+        steps = [int(self.rng.choice([1, 1, 2, -1])) if n > 1 else 1 for n in value.shape]
+        grown = [1 + (n - 1) * abs(s) if n else 0 for n, s in zip(value.shape, steps, strict=True)]
+        whole = np.zeros(grown, value.dtype)
+        whole[tuple(slice(None, None, s) if s > 0 else slice(None, None, -1) for s in steps)] = value
+        raw = np.array(whole.transpose(perm), order="C")
+        self.feeds[f"{name}.raw"] = raw
+        self.declared[f"{name}.raw"] = (raw.dtype, [f"{name}{i}" for i in range(rank)] if symbolic else raw.shape)
+        if not rank:
+            self.nodes.append(node("Identity", [f"{name}.raw"], [name]))
+            return
+        self.nodes.append(node("Transpose", [f"{name}.raw"], [f"{name}.t"], perm=np.argsort(perm).tolist()))
+        ends = np.array([-(2**60) if s < 0 else 2**60 for s in steps], np.int64)
+        starts = np.array([2**60 if s < 0 else 0 for s in steps], np.int64)
+        self.constants |= {
+            f"{name}.s": starts,
+            f"{name}.e": ends,
+            f"{name}.a": np.arange(rank),
+            f"{name}.p": np.array(steps),
+        }
+        self.nodes.append(node("Slice", [f"{name}.t", *(f"{name}.{k}" for k in "seap")], [name]))
+
+
+def strided_model(
+    op: onnx.NodeProto,
+    values: Mapping[str, Array],
+    *,
+    seed: int = 0,
+    symbolic: bool = False,
+    plain: Sequence[str] = (),
+    domains: Mapping[str, int] | None = None,
+    join: Mapping[str, tuple[int, Array]] | None = None,
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A model of ``op`` on inputs with strides, and what to feed it.
+
+    Args:
+        op: The node; its inputs are names in ``values``.
+        values: What the node's inputs are.
+        seed: Of the strides.
+        symbolic: Sizes of the model's inputs have no values in the model.
+        plain: Inputs that are constants of the model.
+        domains: Versions of further domains.
+        join: Output → axis and array: what is returned is the output and the array, joined along the axis. So the
+            node writes its output with gaps.
+    """
+    made = _Inputs(np.random.default_rng(seed))
+    for name, value in values.items():
+        if name in plain:
+            made.constants[name] = np.asarray(value)
+        else:
+            made.add(name, np.asarray(value), symbolic)
+    nodes, outputs = [*made.nodes, op], []
+    for o in op.output:
+        if join is not None and o in join:
+            axis, made.constants[f"{o}.more"] = join[o]
+            nodes.append(node("Concat", [o, f"{o}.more"], [f"{o}.joined"], axis=axis))
+            outputs.append(f"{o}.joined")
+        elif o:
+            outputs.append(o)
+    return model(nodes, made.declared, outputs, made.constants, domains=domains), made.feeds
+
+
+def agree(
+    proto: onnx.ModelProto, feeds: Mapping[str, Array], *, rtol: float = 0.0, atol: float = 0.0, level: int = 0
+) -> Model:
+    """Run on the generated kernels alone and on the reference alone; the outputs must agree."""
+    fast = Model(proto, Options(level=level, strict=True))
+    slow = Model(proto, Options(level=0, reference=True))
+    for a, b in zip(fast(feeds), slow(feeds), strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        wide = np.complex128 if a.dtype.kind == "c" else np.float64
+        if a.dtype.kind in "biu":
+            np.testing.assert_array_equal(a, b)
+        else:
+            np.testing.assert_allclose(a.astype(wide), b.astype(wide), rtol=rtol, atol=atol)
+    return fast

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strided_harness import agree, strided_model
+from kernel_harness import agree, strided_model
 
 from accord.backends.cpu.attention import BLOCK_PANELS, KEY_VECTORS, block_rows
 from accord.backends.cpu.machine import machine

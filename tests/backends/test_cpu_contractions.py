@@ -101,7 +101,19 @@ def test_products(data):
 
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(
-    ("a", "b"), [((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((2, 3, 4), (4,)), ((4,), (2, 4, 3)), ((0, 3), (3, 2))]
+    ("a", "b"),
+    [
+        ((4,), (4,)),
+        ((4,), (4, 5)),
+        ((3, 4), (4,)),
+        ((2, 3, 4), (4,)),
+        ((4,), (2, 4, 3)),
+        ((0, 3), (3, 2)),
+        ((0, 2, 3), (3, 4)),
+        ((0, 2, 3), (0, 3, 4)),
+        ((2, 3), (0, 3, 4)),
+        ((2, 0), (0, 3)),
+    ],
 )
 def test_products_of_vectors_and_nothing(a, b, constant):
     x, y = values(a), values(b)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strided import run_strided
+from kernel_harness import run_strided
 
 from accord.backends.cpu.butterflies import factors
 from accord.errors import AccordError

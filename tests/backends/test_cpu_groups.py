@@ -383,6 +383,22 @@ def test_a_reshape_with_symbolic_sizes():
     check(proto, {"x": values((2, 7, 24))}, env={"b": 2, "n": 7})
 
 
+@SETTINGS
+@given(st.data(), st.sampled_from([0, 1]), st.booleans(), st.booleans())
+def test_a_running_sum_that_later_passes_need(data, axis, reverse, read_before):
+    """It is known only while it runs: what reads it after a reduction gets it from memory."""
+    shape = data.draw(st.sampled_from([(23, 13), (5, 70), (1, 9), (16, 16)]))
+    along = {"axis": np.array([axis]), "at": np.int64(axis)}
+    nodes = [node("CumSum", ["x", "at"], ["c"], reverse=int(reverse))]
+    if read_before:
+        nodes += [node("ReduceMax", ["c", "axis"], ["m"]), node("Sub", ["c", "m"], ["y"])]
+    else:
+        nodes += [node("ReduceMax", ["x", "axis"], ["m"]), node("Mul", ["c", "m"], ["p"]), node("Exp", ["p"], ["y"])]
+    sizes, env = declared(shape, data.draw(st.booleans()))
+    proto = model(nodes, {"x": (F32, sizes)}, ["y", "c"], along)
+    check(proto, {"x": values(shape) / 8}, data.draw, env, rtol=2e-5, atol=2e-5)
+
+
 def test_several_outputs():
     nodes = [
         node("Add", ["x", "y"], ["s"]),
@@ -437,6 +453,8 @@ def test_what_does_not_join():
     assert "different axes" in refused(apart, {**x, "z": (F32, [7])}, ["y", "w"])
     whole = [node("ReduceMax", ["x"], ["m"]), node("Div", ["x", "m"], ["y"])]
     assert "threads" in refused(whole, {"x": (F32, [1000, 1000])}, ["y"])
+    ends = [node("CumSum", ["x", "b0"], ["p"]), node("CumSum", ["p", "b0"], ["y"], reverse=1)]
+    assert "both ends" in refused(ends, x, ["y"], {"b0": np.int64(1)})
     assert "no loops" in refused([node("NonZero", ["x"], ["y"])], x, ["y"])
 
 

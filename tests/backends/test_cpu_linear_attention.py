@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strided_harness import agree
+from kernel_harness import agree
 
 from builders import model, node
 

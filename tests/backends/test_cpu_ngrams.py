@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strided_harness import agree, strided_model
+from kernel_harness import agree, strided_model
 
 from builders import node
 

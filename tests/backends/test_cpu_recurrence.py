@@ -10,7 +10,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strided import run_strided
+from kernel_harness import run_strided
 
 from accord.errors import ExecutionError
 from accord.runtime.model import Model

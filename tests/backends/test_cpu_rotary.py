@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strided_harness import agree, strided_model
+from kernel_harness import agree, strided_model
 
 from accord.errors import ExecutionError
 from accord.runtime.model import Model

@@ -225,6 +225,18 @@ def test_a_region_of_no_image_is_refused():
             run_node(proto, wrong, [empty_like((1, 3, 2, 2), np.float32)])
 
 
+def check_copies(data, op, shape, dtype, constants) -> None:
+    """An operator that copies elements of ``x``, of sizes that are known or not, however operands lie."""
+    declared = [f"d{i}" if data.draw(st.booleans()) else n for i, n in enumerate(shape)]
+    proto = model([op], {"x": (dtype, declared)}, ["y"], constants)
+    x = values(shape, dtype)
+    expected = evaluate(proto, {"x": x})[0]
+    out = empty_like(expected.shape, dtype, *data.draw(layouts(len(shape))))
+    feeds = {"x": laid_out(x, *data.draw(layouts(len(shape))))}
+    run_node(proto, feeds, [out], sizes={f"d{i}": n for i, n in enumerate(shape)})
+    close(out, expected, dtype)
+
+
 @SETTINGS
 @given(st.data())
 def test_padding_by_copies(data):
@@ -234,19 +246,8 @@ def test_padding_by_copies(data):
     pads = [data.draw(st.integers(-min(2, (shape[a] - 1) // 2), 6)) for a in (*axes, *axes)]
     dtype = data.draw(st.sampled_from(["float32", "float16", "int8", "int64", "bool"]))
     mode = data.draw(st.sampled_from(["edge", "reflect", "wrap"]))
-    declared = [f"d{i}" if data.draw(st.booleans()) else n for i, n in enumerate(shape)]
-    proto = model(
-        [node("Pad", ["x", "p", "", "a"], ["y"], mode=mode)],
-        {"x": (dtype, declared)},
-        ["y"],
-        {"p": np.array(pads, np.int64), "a": np.array(axes, np.int64)},
-    )
-    x = values(shape, dtype)
-    expected = evaluate(proto, {"x": x})[0]
-    out = empty_like(expected.shape, dtype, *data.draw(layouts(rank)))
-    feeds = {"x": laid_out(x, *data.draw(layouts(rank)))}
-    run_node(proto, feeds, [out], sizes={f"d{i}": n for i, n in enumerate(shape)})
-    close(out, expected, dtype)
+    constants = {"p": np.array(pads, np.int64), "a": np.array(axes, np.int64)}
+    check_copies(data, node("Pad", ["x", "p", "", "a"], ["y"], mode=mode), shape, dtype, constants)
 
 
 @SETTINGS
@@ -257,19 +258,8 @@ def test_center_crop_pad(data):
     axes = data.draw(st.permutations(range(rank)))[: data.draw(st.integers(1, rank))]
     sizes = [data.draw(st.integers(1, 20)) for _ in axes]
     dtype = data.draw(st.sampled_from(["float32", "float16", "int8", "int64", "bool"]))
-    declared = [f"d{i}" if data.draw(st.booleans()) else n for i, n in enumerate(shape)]
-    proto = model(
-        [node("CenterCropPad", ["x", "s"], ["y"], axes=axes)],
-        {"x": (dtype, declared)},
-        ["y"],
-        {"s": np.array(sizes, np.int64)},
-    )
-    x = values(shape, dtype)
-    expected = evaluate(proto, {"x": x})[0]
-    out = empty_like(expected.shape, dtype, *data.draw(layouts(rank)))
-    feeds = {"x": laid_out(x, *data.draw(layouts(rank)))}
-    run_node(proto, feeds, [out], sizes={f"d{i}": n for i, n in enumerate(shape)})
-    close(out, expected, dtype)
+    constants = {"s": np.array(sizes, np.int64)}
+    check_copies(data, node("CenterCropPad", ["x", "s"], ["y"], axes=axes), shape, dtype, constants)
 
 
 @SETTINGS

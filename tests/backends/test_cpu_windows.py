@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from accord.backends.cpu.families.windows import channels_last_arrangement, dept
 from accord.backends.cpu.jit import compile_function
 from accord.backends.cpu.llvm import Builder, module_text
 from accord.backends.reference.evaluator import evaluate
+from accord.errors import AccordError, ExecutionError
 from accord.expr.lang import cast, operand
 from accord.expr.primitives import max_
 from accord.ir import dims as D
+from accord.runtime.model import Model
+from accord.runtime.options import Options
 from builders import model, node
 
 SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -160,6 +164,28 @@ def test_a_depthwise_convolution_fills_rows_of_a_panel(first, count):
     call(params.ctypes.data, operands.ctypes.data, first, count, 0)
     close(panel[:count, :20], expected[first : first + count])
     assert np.isnan(panel[count]).all() and np.isnan(panel[:, 20:]).all()
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_pools_of_images_shorter_than_the_window(op, symbolic):
+    """There is no position, or one that reaches past the end; less than none is an error."""
+    found = set()
+    for n, k, s, pad, ceil in itertools.product((1, 2), (3, 4), (1, 2, 3), (0, 1), (0, 1)):
+        attributes = {"kernel_shape": [k], "strides": [s], "pads": [pad, 0], "ceil_mode": ceil}
+        shape = [1, 3, "n" if symbolic else n]
+        proto = model([node(op, ["x"], ["y"], **attributes)], {"x": ("float32", shape)}, ["y"])
+        x = values((1, 3, n))
+        try:
+            (expected,) = evaluate(proto, {"x": x})
+        except ExecutionError:
+            with pytest.raises(AccordError):
+                Model(proto, Options())(x)
+            found.add("error")
+            continue
+        close(Model(proto, Options())(x)[0], expected)
+        found.add(expected.shape[2])
+    assert found == {0, 1, "error"}
 
 
 @SETTINGS

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from accord.backends.reference.kernels import ReferenceKernel
 from accord.expr.lang import INTS, SIGNED, Expr, call, cast, const, operand
 from accord.expr.math import expand
 from accord.expr.onnx_ops import ELEMENTWISE, dtype_name, lower
@@ -152,6 +153,15 @@ def compare(op: str, dtype: str, got: Array, expected: Array, arrays: Sequence[A
     if op in ("Gelu", "HardSwish", "Mish", "SwiGLU", "Swish"):
         good |= np.isneginf(inputs[0])  # the formula gives NaN, the limit is 0
     assert good.all(), first_difference(got[~good], expected[~good], [a[~good] for a in arrays])
+
+
+def test_the_slope_of_hard_swish_is_that_of_its_function():
+    """A float32 in double precision too: the schema's body has it as an attribute."""
+    x = np.linspace(-2.9, 2.9, 101)
+    got = compiled("HardSwish", (), ("f64",), "f64")(x)
+    (oracle,) = ReferenceKernel(helper.make_node("HardSwish", ["x"], ["y"]), 24).run([x])
+    np.testing.assert_allclose(got, x * (x * float(np.float32(1 / 6)) + 0.5), rtol=1e-15, atol=1e-15)
+    np.testing.assert_allclose(oracle, got, rtol=1e-15, atol=1e-15)
 
 
 def first_difference(got: Array, expected: Array, arrays: Sequence[Array]) -> str:

@@ -61,6 +61,27 @@ def test_masked_access_reads_and_writes_nothing_beyond(dtype: str, count: int):
     assert same_bits(y, np.concatenate([x[:count], np.zeros(WIDTH - count, NUMPY[dtype])]))
 
 
+@pytest.mark.parametrize("count", [1, 2, WIDTH - 1])
+@pytest.mark.parametrize(
+    ("wide", "narrow"), [("f32", "bf16"), ("i32", "i8"), ("i32", "u16"), ("i64", "i32"), ("i16", "u8"), ("i64", "bool")]
+)
+def test_a_known_number_of_narrowed_elements_leaves_what_follows(wide: str, narrow: str, count: int):
+    """LLVM may join the truncation with the store; what it knows of the mask must not make the store wide again."""
+    x, y = source(wide, WIDTH), untouched(narrow, WIDTH)
+    expr = cast(operand(0, wide), narrow)
+
+    def narrowed(p: Printer, _: Builder, at: list[str], n: str) -> None:
+        p.store_masked(narrow, p.value(expr, [p.load(wide, at[0])]), at[1], str(count))
+
+    def whole(p: Printer, _: Builder, at: list[str], n: str) -> None:
+        p.store(narrow, p.value(expr, [p.load(wide, at[0])]), at[1])
+
+    z = untouched(narrow, WIDTH)
+    kernel(narrowed, x, y)
+    kernel(whole, x, z)
+    assert same_bits(y, np.concatenate([z[:count], untouched(narrow, WIDTH - count)]))
+
+
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("stride", [1, 3, -2])
 def test_strided_access(dtype: str, stride: int):

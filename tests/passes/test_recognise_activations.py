@@ -324,6 +324,10 @@ def test_prelu_whose_slope_broadcasts_stays():
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
 @pytest.mark.parametrize("form", [gelu_torchscript, swish_fn, lambda g, x: H_SWISH[0](g, x, six)])
 def test_in_other_types(form, dtype):
+    if form not in (gelu_torchscript, swish_fn) and dtype is np.float64:  # the slope of HardSwish is a float32
+        g = G(20, dtype)
+        stays(g.model({"x": ["n", 5]}, form(g, "x")), "nearly HardSwish")
+        return
     one(G(20, dtype), form, {gelu_torchscript: "Gelu", swish_fn: "Swish"}.get(form, "HardSwish"))
 
 

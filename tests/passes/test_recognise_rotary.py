@@ -130,14 +130,23 @@ def test_neighbours_as_pairs():
     in_onnxruntime(m, feeds)
 
 
+def narrow_tables(g):
+    """Cosines and sines of half the width."""
+    f = g("MatMul", g.axes("Unsqueeze", g("Cast", "p", to=1), [2]), rand(1, D // 2))
+    return [g.axes("Unsqueeze", g(op, f), [1]) for op in ("Cos", "Sin")]
+
+
+def product(g, a, b, table):
+    """Real and imaginary part of ``a + ib`` times ``cos + i sin``."""
+    cos, sin = table
+    return g("Sub", g("Mul", a, cos), g("Mul", b, sin)), g("Add", g("Mul", a, sin), g("Mul", b, cos))
+
+
 def test_halves_turned_one_by_one():
     """Real and imaginary parts, put together at the end; tables of half the width."""
     g = G(17)
-    f = g("MatMul", g.axes("Unsqueeze", g("Cast", "p", to=1), [2]), rand(1, D // 2))
-    cos, sin = (g.axes("Unsqueeze", g(op, f), [1]) for op in ("Cos", "Sin"))
     a, b = g("Split", "x", np.array([D // 2, D // 2]), outputs=2, axis=3)
-    real = g("Sub", g("Mul", a, cos), g("Mul", b, sin))
-    imaginary = g("Add", g("Mul", a, sin), g("Mul", b, cos))
+    real, imaginary = product(g, a, b, narrow_tables(g))
     y = g("Concat", real, imaginary, axis=-1)
     proto = g.model({"x": ["b", H, "s", D], "p": (np.int64, ["b", "s"])}, y)
     left = ["Cast", "Unsqueeze", "MatMul", "Cos", "Sin", ROT]
@@ -147,12 +156,9 @@ def test_halves_turned_one_by_one():
 def test_pairs_turned_one_by_one():
     """A complex product written out: pairs on an axis of their own, stacked again."""
     g = G(17)
-    f = g("MatMul", g.axes("Unsqueeze", g("Cast", "p", to=1), [2]), rand(1, D // 2))
-    cos, sin = (g.axes("Unsqueeze", g(op, f), [1]) for op in ("Cos", "Sin"))
     pairs = g("Reshape", "x", np.array([0, 0, 0, -1, 2]))
     a, b = (g("Gather", pairs, np.array(i), axis=4) for i in (0, 1))
-    real = g("Sub", g("Mul", a, cos), g("Mul", b, sin))
-    imaginary = g("Add", g("Mul", a, sin), g("Mul", b, cos))
+    real, imaginary = product(g, a, b, narrow_tables(g))
     y = g("Concat", g.axes("Unsqueeze", real, [4]), g.axes("Unsqueeze", imaginary, [4]), axis=4)
     y = g("Reshape", y, np.array([0, 0, 0, D]))
     proto = g.model({"x": ["b", H, "s", D], "p": (np.int64, ["b", "s"])}, y)

@@ -511,3 +511,88 @@ def test_computed_weights_fold_whatever_their_size(through):
         {"n": np.array([640, 512, 1, 1]), "s": np.array([640, 512, 1, 1])},
     )
     check(proto, {"x": rand(1, 512, 1, 1)}, "fold-constants", ["Conv"])
+
+
+EMPTY_CHAINS = {
+    "affine": [node("MatMul", ["x", "w"], ["m"]), node("Mul", ["m", "c"], ["a"]), node("Add", ["a", "c"], ["y"])],
+    "mixture": [node("Sub", ["one", "x"], ["u"]), node("Mul", ["u", "c"], ["a"]), node("Add", ["a", "x"], ["y"])],
+    "mean": [node("ReduceSum", ["x", "axis"], ["s"]), node("Div", ["s", "one"], ["m"]), node("Mul", ["m", "c"], ["y"])],
+    "where": [node("Less", ["x", "c"], ["b"]), node("Where", ["b", "x", "c"], ["y"])],
+    "clip": [
+        node("Add", ["x", "one"], ["a"]),
+        node("Clip", ["a", "one", "one"], ["b"]),
+        node("Mul", ["x", "b"], ["y"]),
+    ],
+    "norm": [
+        node("ReduceMean", ["x", "axis"], ["m"]),
+        node("Sub", ["x", "m"], ["d"]),
+        node("Mul", ["d", "d"], ["q"]),
+        node("ReduceMean", ["q", "axis"], ["v"]),
+        node("Add", ["v", "one"], ["e"]),
+        node("Sqrt", ["e"], ["r"]),
+        node("Div", ["d", "r"], ["n"]),
+        node("Mul", ["n", "c"], ["a"]),
+        node("Add", ["a", "c"], ["y"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", list(EMPTY_CHAINS))
+@pytest.mark.parametrize("shape", [(0,), (1, 0), (3, 0)])
+def test_rules_take_constants_without_elements(name, shape):
+    """They have no first element and no largest one, and nothing says that they are all equal."""
+    constants = {"c": np.zeros(shape, F), "one": F(1), "axis": np.array([-1]), "w": np.zeros((0, 0), F)}
+    used = {i for n in EMPTY_CHAINS[name] for i in n.input}
+    proto = model(EMPTY_CHAINS[name], {"x": (F, [3, 0])}, ["y"], {k: v for k, v in constants.items() if k in used})
+    x = np.zeros((3, 0), F)
+    for got in (compiled(proto, level=level)(x)[0] for level in range(4)):
+        np.testing.assert_array_equal(got, evaluate(proto, {"x": x})[0])
+
+
+WEIGHTS = np.random.default_rng(1).standard_normal((5, 5)).astype(F)
+TWICE = {
+    "product": [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "w"], ["y"])],
+    "gemm": [node("Gemm", ["x", "w", "w"], ["p"], transB=1), node("Mul", ["p", "w"], ["y"])],
+    "where": [node("MatMul", ["x", "w"], ["p"]), node("Where", ["c", "p", "w"], ["y"])],
+    "convolution": [
+        node("Reshape", ["x", "image"], ["i"]),
+        node("Reshape", ["w", "taps"], ["k"]),
+        node("Conv", ["i", "k"], ["p"], pads=[2, 2, 2, 2]),
+        node("Sub", ["p", "k"], ["y"]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", list(TWICE))
+def test_weights_that_an_epilogue_reads_too_are_not_packed_for_it(name):
+    """One value in two forms: as the contraction wants it, and as it lies in the model."""
+    constants = {"w": WEIGHTS, "image": np.array([1, 1, 5, 5]), "taps": np.array([1, 1, 5, 5])}
+    read = {i for n in TWICE[name] for i in n.input}
+    inputs = {"x": (F, [5, 5])} | ({"c": (np.bool_, [1, 5])} if "c" in read else {})
+    proto = model(TWICE[name], inputs, ["y"], {k: v for k, v in constants.items() if k in read})
+    feeds = {"x": rand(5, 5)} | ({"c": np.array([[True, False, True, False, False]])} if "c" in read else {})
+    m = compiled(proto)
+    assert "fuse-epilogue" in fired(m)
+    np.testing.assert_allclose(m(feeds)[0], evaluate(proto, feeds)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_default_epsilon_is_a_float32():
+    """Also where it is added to a variance in double precision."""
+    constants = {n: np.abs(rand(6)).astype(np.float64) + 0.01 for n in ("s", "b", "m", "v")}
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("BatchNormalization", ["c", *constants], ["y"])]
+    weights = {"w": rand(6, 6, 1).astype(np.float64)}
+    proto = model(nodes, {"x": (np.float64, [2, 6, 5])}, ["y"], weights | constants)
+    x = rand(2, 6, 5).astype(np.float64)
+    np.testing.assert_allclose(compiled(proto)(x)[0], evaluate(proto, {"x": x})[0], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("taps", [1, 3])
+def test_an_image_that_its_epilogue_reads_too_lies_in_one_way(taps):
+    """A depthwise convolution wants it channels-last, and so it is for what is fused to it."""
+    pads = [taps // 2] * 4
+    nodes = [node("Conv", ["x", "w"], ["c"], group=8, pads=pads), node("Sub", ["c", "x"], ["y"])]
+    proto = model(nodes, {"x": (F, ["n", 8, 13, 17])}, ["y"], {"w": rand(8, 1, taps, taps)})
+    m = compiled(proto)
+    assert "fuse-epilogue" in fired(m)
+    x = rand(1, 8, 13, 17)
+    np.testing.assert_allclose(m(x)[0], evaluate(proto, {"x": x})[0], rtol=1e-5, atol=1e-5)

@@ -41,7 +41,7 @@ def view(memory: np.ndarray, shape, access: Access) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(memory[access.offset :], shape, strides)
 
 
-SHAPES = [(2, 6, 4, 5), (1, 6, 4, 5), (6, 1, 4), (12,), (2, 3, 2, 2), (1, 1), ()]
+SHAPES = [(2, 6, 4, 5), (1, 6, 4, 5), (6, 1, 4), (12,), (2, 3, 2, 2), (1, 1), (), (3, 0, 2), (0, 0)]
 ORDERS = [(s, o) for s in SHAPES for o in itertools.permutations(range(len(s)))]
 
 
@@ -52,7 +52,13 @@ def test_order_is_found_again(shape, order):
     assert found is not None
     assert sorted(found) == list(range(len(shape)))
     same = in_order(shape, found)
-    assert all(a == b for a, b, n in zip(same, access.strides, shape, strict=True) if n != 1)
+    assert all(a == b for a, b, n in zip(same, access.strides, shape, strict=True) if n > 1)
+
+
+def test_axes_around_an_empty_one_are_no_repetition():
+    """A stride of 0 says that an axis is broadcast."""
+    for order in itertools.permutations(range(3)):
+        assert 0 not in in_order((4, 0, 5), order)
 
 
 def test_gaps_have_no_order():
@@ -114,6 +120,7 @@ def test_axis_groups_of_symbols():
     n, s = D.symbol("n"), D.symbol("s")
     assert axis_groups((n, s, 384), (n * s, 384)) == [([0, 1], [0]), ([2], [1])]
     assert axis_groups((n, 8), (s, 8)) is None
+    assert axis_groups((n, 0, 8), (0, 8)) is None
 
 
 def test_broadcast_keeps_own_strides():

@@ -51,8 +51,16 @@ def in_order(shape: Shape, order: Order) -> tuple[DimLike, ...]:
     step: DimLike = 1
     for axis in reversed(order):
         strides[axis] = step
-        step = step * shape[axis]
+        step = _beyond(step, shape[axis])
     return tuple(strides)
+
+
+def _beyond(step: DimLike, size: DimLike) -> DimLike:
+    """The stride of the axis outside one of ``size`` whose stride is ``step``.
+
+    Around an empty axis it is as for one element: a stride of 0 would say that elements are repeated.
+    """
+    return step if size == 0 else step * size
 
 
 def channels_last(rank: int) -> Order:
@@ -79,12 +87,12 @@ def broadcast_access(shape: Shape, out: Shape, own: Access | None = None) -> Acc
 def order_of(shape: Shape, access: Access) -> Order | None:
     """The order of axes in which a tensor without gaps lies; None if it has gaps or repeats.
 
-    Axes of size 1 stay where the row-major order of their neighbours puts them.
+    Axes of size 1 and empty ones stay where the row-major order of their neighbours puts them.
     """
     row_major = tuple(range(len(shape)))
     if access.strides == in_order(shape, row_major):
         return row_major
-    long = [a for a in row_major if shape[a] != 1]
+    long = [a for a in row_major if shape[a] not in (0, 1)]
     found: list[int] = []
     step: DimLike = 1
     while len(found) < len(long):
@@ -94,7 +102,7 @@ def order_of(shape: Shape, access: Access) -> Order | None:
         found.append(match[0])
         step = step * shape[match[0]]
     order = list(reversed(found))
-    for a in row_major:  # an axis of size 1 follows the axis before it
+    for a in row_major:  # any other axis follows the axis before it
         if a not in order:
             order.insert(order.index(a - 1) + 1 if a - 1 in order else 0, a)
     return tuple(order)
@@ -115,7 +123,7 @@ def reshaped(shape: Shape, access: Access, target: Shape) -> Access | None:
         step = access.strides[axes[-1]]
         for a in reversed(group):
             strides[a] = step
-            step = step * target[a]
+            step = _beyond(step, target[a])
     return Access(tuple(strides), access.offset)
 
 
@@ -200,6 +208,8 @@ def _smaller(product: DimLike, total: DimLike) -> bool | None:
     """Whether the target's group is the one to grow: ``total`` is a multiple of ``product``; None if unclear."""
     if isinstance(product, int) and isinstance(total, int):
         return product < total
+    if product == 0 or total == 0:
+        return None
     if D.floordiv(total, product) * product == total and total != product:
         return True
     if D.floordiv(product, total) * total == product and total != product:

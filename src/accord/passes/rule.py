@@ -87,6 +87,11 @@ class RuleContext:
             return None
         return fact.numpy()
 
+    def number(self, value: ir.Value | None) -> Any:
+        """The element of a constant that has one, as a NumPy scalar; else None."""
+        content = self.constant(value, 1)
+        return None if content is None or content.size == 0 else content.reshape(-1)[0]
+
     @staticmethod
     def attr(node: ir.Node, name: str, default: Any = None) -> Any:
         """Attribute as a Python value, or ``default``."""

@@ -140,11 +140,10 @@ class PlacedGraph:
                 why=Reason(f"sizes depend on data: {', '.join(sorted(unknown))}"),
             )
             agreements = self._agreements(node, placed)
-        inputs = list(node.inputs)
-        for i, order in placed.reorders.items():
-            v = inputs[i]
-            if v is not None:
-                inputs[i] = self._in_order(v, order)
+        # by value, as layouts are: a node that reads one twice (a convolution whose epilogue adds its input) reads it
+        # in one order
+        orders = {node.inputs[i]: order for i, order in placed.reorders.items()}
+        inputs = [v if v is None or v not in orders else self._in_order(v, orders[v]) for v in node.inputs]
         self._layouts.update(placed.layouts)
         for j, alias in placed.aliases.items():
             source, out = inputs[alias.input], node.outputs[j]

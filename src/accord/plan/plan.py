@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from accord.placement.placement import Placement
 from accord.plan.types import TensorType, ValueType
 
 __all__ = ["Plan", "Sizes", "Slot", "Step", "Storage", "SubPlan"]
+
+_T = TypeVar("_T")
 
 
 class Storage(enum.Enum):
@@ -238,3 +240,11 @@ class Sizes:
     strides: dict[int, tuple[int, ...]]
     offsets: dict[int, int]
     steps: dict[int, tuple[int, ...]]
+
+    def of_slots(self, slots: Sequence[int]) -> Sizes:
+        """Those of some slots, and of no step."""
+
+        def chosen(known: Mapping[int, _T]) -> dict[int, _T]:
+            return {i: known[i] for i in slots if i in known}
+
+        return Sizes(chosen(self.shapes), chosen(self.strides), chosen(self.offsets), {})

@@ -250,6 +250,6 @@ def live_bytes(plan: Plan, frame: Frame) -> list[int]:
 def slot_bytes(frame: Frame, slot: int) -> int:
     """Bytes of the elements of a slot whose size follows from the input shapes, else 0."""
     dtype, count = frame.plan.slots[slot].dtype, 1
-    for n in frame.shapes.get(slot, (0,)):
+    for n in frame.sizes.shapes.get(slot, (0,)):
         count *= n
     return 0 if dtype is None else count * dtype.itemsize

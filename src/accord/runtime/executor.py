@@ -26,10 +26,10 @@ from accord.runtime.watch import WATCH, Running
 
 __all__ = ["Executor"]
 
-#: Frames kept for sizes that were used lately.
-MAX_FRAMES = 64
+#: Frames kept for sizes that were used lately: half a kilobyte a step each. Making one takes longer than a small run.
+MAX_FRAMES = 512
 #: Sets of input shapes whose sizes are remembered.
-MAX_SHAPES = 256
+MAX_SHAPES = 1024
 
 
 class Executor:
@@ -133,6 +133,12 @@ class Executor:
         frame, arena = self._borrow(tuple(env[s] for s in self.plan.symbols), attach=False)
         self._give_back(frame, arena)
         return frame, frame.arena_bytes
+
+    def held(self) -> int:
+        """Bytes of the arenas that are kept, those of body graphs too."""
+        with self._lock:
+            own = sum(a.buffer.nbytes for a in self._arenas)
+        return own + sum(c.held() for c in self.children.values())
 
     def trim(self) -> int:
         """Give memory that no run uses back to the system; returns the number of bytes."""
@@ -260,10 +266,10 @@ class Executor:
         for position, i, root, dtype in self._owned:
             if root not in arrays:
                 given = into.get(position)
-                if given is not None and given.shape == frame.shapes[i]:
+                if given is not None and given.shape == frame.returned[i]:
                     arrays[root] = given
                 else:
-                    arrays[root] = self.device.new_output(frame.shapes[i], dtype)
+                    arrays[root] = self.device.new_output(frame.returned[i], dtype)
         values = frame.values
         for i, value in zip(plan.inputs, inputs, strict=True):
             values[i] = value

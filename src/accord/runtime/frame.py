@@ -8,6 +8,7 @@ outputs.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from accord.errors import ExecutionError, InputError
 from accord.ir.agreement import Agreement
 from accord.model.limits import physical_memory
 from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, arrange
-from accord.plan.plan import Plan, Step, Storage
+from accord.plan.plan import Plan, Sizes, Step, Storage
 from accord.runtime.growth import HOST_SCRATCH
 
 __all__ = ["Arena", "Frame", "Segment", "arena_blocks", "disagreement", "order_for"]
@@ -73,7 +74,7 @@ class Frame:
 
     Attributes:
         key: The symbols' values.
-        shapes: Shape of each static slot.
+        returned: Shape of each output whose size is known before the run.
         arena_bytes: Arena that a run needs.
         segments: In order.
         values: For each slot the array (or other value) that Python steps see.
@@ -101,10 +102,9 @@ class Frame:
                 f"a size is divided by another one that is zero for these inputs{self._symbols()}",
                 remedy="Give inputs without empty axes.",
             ) from error
-        self.shapes: dict[int, tuple[int, ...]] = sizes.shapes
-        self._strides, self._starts = sizes.strides, sizes.offsets
+        self._sizes = sizes
         nbytes = {
-            i: _count(self.shapes[i]) * s.dtype.itemsize
+            i: _count(sizes.shapes[i]) * s.dtype.itemsize
             for i in plan.static_slots
             if (s := plan.slots[i]).dtype is not None
         }
@@ -129,18 +129,26 @@ class Frame:
         self._transient = {i for i, _ in self._caller_views} | set(plan.inputs)
         self._transient |= {i for i, s in enumerate(plan.slots) if s.storage is Storage.LATE}
         self._constant_views(python_slots)
+        self.returned = {i: sizes.shapes[i] for i in plan.outputs if i in sizes.shapes}
+        # many frames are kept, so each keeps only what its runs need
+        self._sizes = sizes.of_slots(python_slots)
+
+    @functools.cached_property
+    def sizes(self) -> Sizes:
+        """The sizes of all slots and steps, worked out again for who watches."""
+        return self.plan.sizes(self.key)
 
     def _refuse_impossible(self, nbytes: Mapping[int, int]) -> None:
         """Sizes that no value can have, or that would let a view reach past the memory that it is a view of."""
         slots = self.plan.slots
-        for i, shape in self.shapes.items():
+        for i, shape in self._sizes.shapes.items():
             if any(d < 0 for d in shape):  # such as a window that is larger than its input
                 raise self._size_error(i, "a size is negative", "at least 0", "Give larger inputs.")
             if _count([d for d in shape if d]) >= _MAX_ELEMENTS:
                 raise self._size_error(i, "a size is too large", f"at most {_MAX_ELEMENTS:,} elements", None)
             source = slots[i].whole
             if source in nbytes and nbytes[source] != nbytes.get(i, nbytes[source]):
-                whole = f"as many elements as '{slots[source].name}' of shape {list(self.shapes[source])}"
+                whole = f"as many elements as '{slots[source].name}' of shape {list(self._sizes.shapes[source])}"
                 raise self._size_error(i, "the shape does not hold all elements", whole, None)
 
     def _size_error(self, slot: int, message: str, expected: str, remedy: str | None) -> InputError:
@@ -148,7 +156,7 @@ class Frame:
             f"{message} for these inputs{self._symbols()}",
             value=self.plan.slots[slot].name,
             expected=expected,
-            found=f"[{', '.join(map(str, self.plan.slots[slot].shape or ()))}] = {list(self.shapes[slot])}",
+            found=f"[{', '.join(map(str, self.plan.slots[slot].shape or ()))}] = {list(self._sizes.shapes[slot])}",
             remedy=remedy or "Check the sizes of the inputs.",
         )
 
@@ -168,13 +176,15 @@ class Frame:
                 "the run needs more memory than there is",
                 value=plan.slots[largest].name,
                 expected=f"at most {physical_memory():,} bytes",
-                found=f"{needed:,} bytes; this value alone has shape {list(self.shapes[largest])}",
+                found=f"{needed:,} bytes; this value alone has shape {list(self._sizes.shapes[largest])}",
                 remedy="Give smaller inputs, or split the batch.",
             )
 
     def _scratch(self, step: Step) -> int:
         """Bytes that a kernel in Python takes for itself: it computes in a wider dtype, and in more than one piece."""
-        return HOST_SCRATCH * sum(_count(self.shapes[o]) for o in step.outputs if o in self.shapes)
+        return HOST_SCRATCH * sum(
+            _count(shape) for o in step.outputs if (shape := self._sizes.shapes.get(o)) is not None
+        )
 
     def _constant_views(self, python_slots: Sequence[int]) -> None:
         for i in python_slots:
@@ -182,14 +192,17 @@ class Frame:
             if s.storage is Storage.CONSTANT and s.root != i:
                 self.values[i] = self._part(i, self.values[s.root])
 
-    def _part(self, i: int, source: np.ndarray[Any, Any], start: int = 0) -> np.ndarray[Any, Any]:
+    def _part(
+        self, i: int, source: np.ndarray[Any, Any], start: int = 0, sizes: Sizes | None = None
+    ) -> np.ndarray[Any, Any]:
         """The array of slot ``i`` in the memory of its root, which is row-major and begins at byte ``start``."""
         dtype = self.plan.slots[i].dtype
         assert dtype is not None
-        strides = self._strides.get(i)
+        sizes = self._sizes if sizes is None else sizes
+        strides = sizes.strides.get(i)
         nbytes = None if strides is None else tuple(s * dtype.itemsize for s in strides)
-        shape = self.shapes[i]
-        offset = start + self._starts.get(i, 0) if _count(shape) else 0
+        shape = sizes.shapes[i]
+        offset = start + sizes.offsets.get(i, 0) if _count(shape) else 0
         part: np.ndarray[Any, Any] = np.ndarray(shape, dtype, source.reshape(-1).view(np.uint8), offset, nbytes)
         return part
 
@@ -234,7 +247,7 @@ class Frame:
         arena: list[tuple[int, int]] = []
         caller: dict[int, list[tuple[int, int]]] = {}
         for i, slot in enumerate(operands):
-            root, start = plan.slots[slot].root, self._starts.get(slot, 0)
+            root, start = plan.slots[slot].root, self._sizes.offsets.get(slot, 0)
             storage = plan.slots[root].storage
             if storage is Storage.ARENA:
                 arena.append((i, self._bases[root] + start))
@@ -286,24 +299,25 @@ class Frame:
 
     def _caller_part(self, i: int, source: Any) -> Any:
         """The array of slot ``i`` in an array of the caller's, or in a returned one."""
-        if i in self._strides or i in self._starts or source.size != _count(self.shapes[i]):
+        sizes = self._sizes
+        shape = sizes.shapes[i]
+        if i in sizes.strides or i in sizes.offsets or source.size != _count(shape):
             return self._part(i, source)
         dtype = self.plan.slots[i].dtype
         if source.dtype != dtype:  # computed in place as another type of the same size
             source = source.reshape(-1).view(dtype)
-        return source if source.shape == self.shapes[i] else source.reshape(self.shapes[i])
+        return source if source.shape == shape else source.reshape(shape)
 
     def read(self, i: int, arena: Arena, arrays: Mapping[int, Any]) -> Any:
         """What slot ``i`` holds at this moment of a run with the caller's ``arrays``: an array on its memory."""
         slot = self.plan.slots[i]
-        if slot.storage is Storage.LATE or i not in self.shapes:
+        sizes = self.sizes
+        if slot.storage is Storage.LATE or i not in sizes.shapes:
             return self.values[i]
         if slot.storage is Storage.ARENA:
-            return self._part(i, arena.buffer, self._bases[slot.root])
-        if slot.storage is Storage.CONSTANT:
-            return self._part(i, self.values[slot.root])
-        source = arrays.get(slot.root)
-        return None if source is None else self._part(i, source)
+            return self._part(i, arena.buffer, self._bases[slot.root], sizes)
+        source = self.values[slot.root] if slot.storage is Storage.CONSTANT else arrays.get(slot.root)
+        return None if source is None else self._part(i, source, 0, sizes)
 
     def release(self) -> None:
         """Forget the caller's arrays and what was made while running, so that a pooled frame keeps none alive."""

@@ -317,6 +317,10 @@ class Model:
         """Give memory that no run uses back to the system; returns the number of bytes."""
         return sum(v.executor.trim() for v in self._variants)
 
+    def held(self) -> dict[str, int]:
+        """What is kept between runs: "plans", and "bytes" of memory for intermediate values."""
+        return {"plans": len(self._variants), "bytes": sum(v.executor.held() for v in self._variants)}
+
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Memory that a run with inputs of these shapes needs, without running.
 
@@ -343,8 +347,8 @@ class Model:
         frame, arena = executor.memory(executor.environment(probes))
         unshared = 0
         for i, s in enumerate(plan.slots):
-            if i in frame.shapes and s.first >= 0 and s.dtype is not None:
-                unshared += int(np.prod(frame.shapes[i], dtype=np.int64)) * s.dtype.itemsize
+            if i in frame.sizes.shapes and s.first >= 0 and s.dtype is not None:
+                unshared += int(np.prod(frame.sizes.shapes[i], dtype=np.int64)) * s.dtype.itemsize
         return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
 
 

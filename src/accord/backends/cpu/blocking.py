@@ -227,7 +227,7 @@ def run_length(k: int, rows: int) -> int:
 
 
 def cut(p: Problem) -> Blocks:
-    """Blocks, tasks and scratch memory for a problem of at least one row and column."""
+    """Blocks, tasks and scratch memory for a problem of at least one group, row and column."""
     width, size = machine().width(bits(p.dtype)), bits(p.dtype) // 8
     high = p.heights[0]
     chunk = max(c.length for c in p.chunks)

@@ -194,7 +194,7 @@ def contraction_phase(
     phase = Phase(code, operands, sizes, functools.partial(_launch, plan))
     if D.is_known(sizes):
         problem, _ = _problem(plan, dict(zip(plan.names, sizes, strict=True)))
-        return phase, cut(problem).areas.scratch if problem.m and problem.n else 64
+        return phase, cut(problem).areas.scratch if problem.groups and problem.m and problem.n else 64
     packed = (right.packed and right.codes is None) or code.few > 0
     coded = 0 if right.codes is None else most_rows(right.codes, vectors)
     step = 2 if right.halves == PAIRS else 1

@@ -34,6 +34,7 @@ __all__ = [
     "compile_function",
     "entries",
     "load",
+    "loaded",
     "machine",
     "text_key",
 ]
@@ -108,6 +109,11 @@ def load(sources: Iterable[Source]) -> None:
         if rest:
             blobs |= _compile(rest, cache)
         _map(blobs)
+
+
+def loaded() -> int:
+    """How many pieces of machine code are in memory; the number only grows."""
+    return len(_STATE.entries)
 
 
 def compile_function(name: str, text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -207,6 +208,11 @@ class LoopCode(KernelCode):
 
             p.reductions = [(i, tuple(_replaced(a, read, done) for a in args)) for i, args in p.reductions]
             p.stores = [(j, _replaced(e, read, done)) for j, e in p.stores]
+            running = {i for i, _ in p.reductions if self.reductions[i].running}
+            for number, v in enumerate(self.values):
+                if isinstance(v, Result) and v.reduction in running:  # later passes cannot compute it again
+                    node = operand(number, self.reductions[v.reduction].args[v.part].dtype)
+                    done.setdefault(node, node)
             for node in done:
                 first.setdefault(node, k)
             written.append(done)
@@ -257,7 +263,9 @@ class LoopCode(KernelCode):
 
     def _load_cost(self, number: int) -> float:
         v = self.values[number]
-        if not isinstance(v, Stream) or not v.memory or number in self.turned:
+        if isinstance(v, Result):
+            return math.inf  # of a running reduction: it is known only while that runs
+        if not v.memory or number in self.turned:
             return 1.0
         return _GATHER_COST if v.kinds[-1 if self.across else self.kept - 1] == "s" else 1.0
 

@@ -33,17 +33,32 @@ class CpuProgram(Program):
     """
 
     def __init__(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> None:
-        params = [words_of(launch) for _, launch in launches]
-        self._keep = (params, list(operands))
-        rows = np.zeros((len(launches), FIELDS), np.int64)
-        for k, (phase, launch) in enumerate(launches):
-            address = address_of(phase)
-            rows[k] = (address, params[k].ctypes.data, operands[k].ctypes.data, launch.tasks, threads)
+        words: list[int] = []
+        starts = []
+        for _, launch in launches:
+            starts.append(len(words))
+            words += map(word_of, launch.params)
+            words.append(0)  # the refusal
+        self._params = np.array(words, np.int64)
+        self._operands = list(operands)
+        base = self._params.ctypes.data
+        rows = np.array(
+            [
+                (address_of(phase), base + 8 * start, table.__array_interface__["data"][0], launch.tasks, threads)
+                for (phase, launch), start, table in zip(launches, starts, operands, strict=True)
+            ],
+            np.int64,
+        ).reshape(len(launches), FIELDS)
         self._rows = rows
         self._address = rows.ctypes.data
         self._count = len(launches)
         self._threads = threads if bool((rows[:, 3] > 1).any()) else 1
-        self._checked = [k for k, (phase, _) in enumerate(launches) if getattr(phase.code, "checks", False)]
+        #: Phases that may refuse their data, and the word that says so.
+        self._checked = [
+            (k, starts[k] + len(launch.params))
+            for k, (phase, launch) in enumerate(launches)
+            if getattr(phase.code, "checks", False)
+        ]
         self._trials = _TRIALS if self._threads > 1 else 0
         self._best = np.full(len(launches), np.iinfo(np.int64).max, np.int64)
 
@@ -94,10 +109,9 @@ class CpuProgram(Program):
             self._threads = 1
 
     def _refusal(self) -> int:
-        for k in self._checked:
-            params = self._keep[0][k]
-            if params[-1]:
-                params[-1] = 0
+        for k, word in self._checked:
+            if self._params[word]:
+                self._params[word] = 0
                 return k
         return -1
 

@@ -160,9 +160,19 @@ class Registers:
         name = f"@llvm.masked.store.v{self.width}{_suffix(memory)}.p0"
         self._b.declare(f"declare void {name}({type_}, ptr, {mask})")
         x = self._to_memory(dtype, value)
+        if dtype == "bf16" or dtype in INTS or dtype == "bool":
+            count = self._opaque(count)
         self._b.emit(
             f"call void {name}({type_} {x}, ptr align {bits(dtype) // 8} {address}, {mask} {self._mask(count)})"
         )
+
+    def _opaque(self, count: str) -> str:
+        """``count``, of which LLVM does not learn more than that it is a number.
+
+        LLVM 22 joins a truncation and a masked store, and if it knows that the mask has one element, it makes of both
+        a store of that element before it was truncated: it overwrites what follows in memory.
+        """
+        return self._op(f'call i64 asm "", "=r,0"(i64 {count})')
 
     def gather(self, dtype: str, address: str, stride: str | int) -> str:
         """``width`` elements that lie ``stride`` elements apart.

@@ -39,33 +39,32 @@ class Window:
         """Size of the window with its gaps."""
         return (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
-    def sizes(self, n: Inference, spatial: Sequence[DimLike], *, ceil: bool = False) -> Shape:
+    def sizes(self, n: Inference, spatial: Sequence[DimLike], *, pool: bool = False, ceil: bool = False) -> Shape:
         """Number of window positions on each axis (the output shapes of Conv and MaxPool in the ONNX text).
 
-        Raises:
-            ModelTypeError: the window is longer than a padded axis of known size.
-        """
-        return tuple(self._size(n, axis, size, ceil) for axis, size in enumerate(spatial))
+        A pool's window may be longer than the padded axis by up to a stride: then there is no position.
 
-    def _size(self, n: Inference, axis: int, size: DimLike, ceil: bool) -> DimLike:
+        Raises:
+            ModelTypeError: the window is too long for an axis of known size.
+        """
+        return tuple(self._size(n, axis, size, pool, ceil) for axis, size in enumerate(spatial))
+
+    def _size(self, n: Inference, axis: int, size: DimLike, pool: bool, ceil: bool) -> DimLike:
         stride = self.strides[axis]
         if self.auto_pad.startswith("SAME"):
             return D.ceildiv(size, stride)
-        begin = self.begins[axis]
+        begin, extent = self.begins[axis], self.extent(axis)
         padded = size + (begin + self.ends[axis])
-        room = padded - self.extent(axis)
-        if isinstance(room, int) and room < 0:
-            raise n.error(
-                f"the kernel does not fit on spatial axis {axis}", expected=f"at most {padded}", found=self.extent(axis)
-            )
+        room = padded - extent
         count = D.floordiv(room, stride) + 1
-        if not ceil or self.auto_pad == "VALID":
-            return count
-        extent = self.extent(axis)
-        if stride == 1 and isinstance(extent, int) and self.ends[axis] < extent:
-            return count
-        # A window that would start in the padding behind the axis is left out.
-        return D.minimum(D.ceildiv(room, stride) + 1, D.ceildiv(size + begin, stride))
+        whole = stride == 1 and isinstance(extent, int) and self.ends[axis] < extent
+        if ceil and self.auto_pad != "VALID" and not whole:
+            # A window that would start in the padding behind the axis is left out.
+            count = D.minimum(D.ceildiv(room, stride) + 1, D.ceildiv(size + begin, stride))
+        left = count if pool else room
+        if isinstance(left, int) and left < 0:
+            raise n.error(f"the kernel does not fit on spatial axis {axis}", expected=f"at most {padded}", found=extent)
+        return count
 
 
 def window_of(n: Inference, kernel: Shape) -> Window:

@@ -54,7 +54,7 @@ def pool(n: Inference) -> list[Fact]:
     if shape is None:
         out = n.fresh_shape(2 + len(kernel))
     else:
-        out = shape[:2] + window.sizes(n, shape[2:], ceil=bool(int_attr(n, "ceil_mode", 0)))
+        out = shape[:2] + window.sizes(n, shape[2:], pool=True, ceil=bool(int_attr(n, "ceil_mode", 0)))
     return [TensorFact(dtype, out), TensorFact(INT64, out)]
 
 

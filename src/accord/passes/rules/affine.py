@@ -148,7 +148,7 @@ def batch_norm_affine(
             return Reason(f"{part} '{name}' is {where}")
         parts.append(content.astype(np.float64))
     gamma, beta, mean, var = parts
-    scale = gamma / np.sqrt(var + float(context.attr(node, "epsilon", 1e-5)))
+    scale = gamma / np.sqrt(var + float(np.float32(context.attr(node, "epsilon", 1e-5))))
     return scale, beta - mean * scale
 
 

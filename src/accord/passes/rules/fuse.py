@@ -69,7 +69,7 @@ class FuseEpilogue(Rule):
         group, why = grown(node, context)
         if len(group) == 1:
             return why
-        return function_patch(group, context, f"with {', '.join(label(n) for n in group[1:])}")
+        return function_patch(group, context, f"with {', '.join(label(n) for n in group[1:])}", root=node)
 
 
 def grown(node: ir.Node, context: RuleContext) -> tuple[list[ir.Node], Reason | None]:
@@ -138,21 +138,40 @@ def escaping(group: Sequence[ir.Node]) -> list[ir.Value]:
 
 
 def function_patch(
-    group: Sequence[ir.Node], context: RuleContext, note: str, outputs: Sequence[ir.Value] = ()
+    group: Sequence[ir.Node],
+    context: RuleContext,
+    note: str,
+    outputs: Sequence[ir.Value] = (),
+    *,
+    root: ir.Node | None = None,
 ) -> Patch:
     """The patch that replaces ``group`` (in graph order) by one call of a function with these nodes as its body.
 
     The call stands where the last node stood, so all that the group reads is there. Nodes that make none of
-    ``outputs``, by default all that others read, may stay for other readers.
+    ``outputs`` may stay for other readers.
+
+    Args:
+        group: The nodes.
+        context: Of the rule.
+        note: For people.
+        outputs: What the function gives; by default all that others read.
+        root: A node whose inputs are inputs of the function by themselves, even where they are one value, or others
+            read it too: its kernel may want them in another form, such as packed weights.
     """
     outputs = outputs or escaping(group)
     made = {o for n in group for o in n.outputs}
-    inputs = list(dict.fromkeys(v for n in group for v in n.inputs if v is not None and v not in made))
-    formal = {v: ir.Value(name=f"x{i}") for i, v in enumerate(inputs)}
+    own = [] if root is None else [v for v in root.inputs if v is not None and v not in made]
+    others = (v for n in group if n is not root for v in n.inputs)
+    inputs = [*own, *dict.fromkeys(v for v in others if v is not None and v not in made)]
+    formals = [ir.Value(name=f"x{i}") for i in range(len(inputs))]
+    formal = dict(zip(inputs[len(own) :], formals[len(own) :], strict=True))
+    next_own = iter(formals)
     body = []
     for k, n in enumerate(group):
         copies = [ir.Value(name=f"y{k}" if j == 0 else f"y{k}_{j}") if o.name else o for j, o in enumerate(n.outputs)]
-        arguments = [None if v is None else formal[v] for v in n.inputs]
+        arguments = [
+            None if v is None else next(next_own) if n is root and v not in made else formal[v] for v in n.inputs
+        ]
         body.append(
             ir.Node(
                 n.domain, n.op_type, arguments, list(n.attributes.values()), outputs=copies, name=f"{n.op_type}_{k}"
@@ -161,7 +180,7 @@ def function_patch(
         formal.update(zip(n.outputs, copies, strict=True))
     domains = {n.domain for n in group}
     versions = {d: context.model.opset_imports.get(d, 1) for d in domains}
-    graph = ir.Graph([formal[v] for v in inputs], [formal[o] for o in outputs], nodes=body, opset_imports=versions)
+    graph = ir.Graph(formals, [formal[o] for o in outputs], nodes=body, opset_imports=versions)
     function = ir.Function(FUSED_DOMAIN, _unique_name(group, context), graph=graph, attributes=())
     call = ir.Node(FUSED_DOMAIN, function.name, inputs, num_outputs=len(outputs))
     for new, old in zip(call.outputs, outputs, strict=True):

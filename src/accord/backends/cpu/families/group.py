@@ -350,6 +350,8 @@ class Group:
                 return Reason("its reductions are over different axes")
         if len(reduced) > 1 and any(r.running for r in self._reductions):
             return Reason("a running reduction is over an axis in parts")
+        if len({r.running.endswith("_back") for r in self._reductions if r.running}) > 1:
+            return Reason("its running reductions start at both ends of the axis")
         if any(is_scaled(r) for r in self._reduced) or any(is_scaled(run) for s in stores for run in s.axes):
             return Reason("it is not known whether an axis is broadcast")
         inside = {id(a) for a in reduced}

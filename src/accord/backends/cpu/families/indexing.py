@@ -346,6 +346,8 @@ def scatter_nd(view: NodeView) -> Kernel | Reason:
     depth = index_shape[-1] if index_shape else 0
     if not isinstance(depth, int) or not 1 <= depth <= len(shape):
         return Reason("the number of coordinates is not known")
+    if view.tensor(2).shape is None:
+        return Reason("the rank of the updates is not known")
     scatter = _scatter(view, moved)
     if isinstance(scatter, Reason):
         return scatter

@@ -62,8 +62,8 @@ class MergeAffine(Rule):
                 scale, shift = self._through(step, side, scale, shift, context)
             if scale.size > _LARGEST or shift.size > _LARGEST:
                 break
-            largest = max(largest, float(np.abs(shift).max()))
-            scales.append(float(np.abs(scale).max()))
+            largest = max(largest, _magnitude(shift))
+            scales.append(_magnitude(scale))
             chain.append(step)
             x = step.inputs[side]
         scaled, shifted = bool((scale != 1).any()), bool((shift != 0).any())
@@ -73,7 +73,7 @@ class MergeAffine(Rule):
             return None
         if _leaves_range(scales):
             return Reason("the products leave the range of numbers on the way")
-        if largest > _CANCELS * (float(np.abs(shift).max()) + float(np.abs(scale).max())):
+        if largest > _CANCELS * (_magnitude(shift) + _magnitude(scale)):
             return Reason("the shifts cancel, which rounds on purpose")
         with np.errstate(over="ignore"):
             a, c = (np.asarray(k, dtype=dtype.numpy()) for k in (scale, shift))
@@ -131,6 +131,11 @@ def _leaves_range(scales: list[float]) -> bool:
     whole = scales[-1]
     on_the_way = [whole / s if s else np.inf for s in scales[:-1]]
     return any(o > _RANGE * max(whole, 1.0) for o in on_the_way)
+
+
+def _magnitude(a: Floats) -> float:
+    """The largest magnitude; 0 of nothing."""
+    return float(np.abs(a).max(initial=0.0))
 
 
 def _from_contraction(x: ir.Value) -> bool:

@@ -241,9 +241,9 @@ class _Mixture:
         """``value`` as a sum of products of values, each at most once in a product."""
         if value is None:
             return None
-        content = self.context.constant(value, 1)
-        if content is not None:
-            return {frozenset(): float(content.reshape(-1)[0])}
+        number = self.context.number(value)
+        if number is not None:
+            return {frozenset(): float(number)}
         node = value.producer()
         # What is read several times is the state, the gate or the proposal itself.
         shared = depth < _DEEPEST and self.context.only_use(value) is None

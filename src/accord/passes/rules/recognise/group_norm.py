@@ -155,8 +155,8 @@ def _own_affine(inner: ir.Node, groups: int, channels: int, context: RuleContext
     for index, default in ((1, 1.0), (2, 0.0)):
         value = inner.inputs[index] if index < len(inner.inputs) else None
         content = np.full(1, default) if value is None else context.constant(value)
-        if content is None:
-            return Reason(f"scale or shift of {label(inner)} is not constant")
+        if content is None or content.size == 0:
+            return Reason(f"scale or shift of {label(inner)} is not constant, or empty")
         if inner.op_type == "LayerNormalization":
             if not bool((content == content.reshape(-1)[0]).all()):
                 return Reason("scale or shift vary within a group")

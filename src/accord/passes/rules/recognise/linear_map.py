@@ -170,11 +170,11 @@ class Mapper:
             if value is None or table is None or not self.depends(value) or self.depends(table):
                 continue
             inner = self.read(value)
-            content = self.context.constant(table, 1)
+            number = self.context.number(table)
             if inner is None:
                 return None
-            if content is not None and abs(float(content.reshape(-1)[0])) == 1:
-                sign = int(content.reshape(-1)[0])
+            if number is not None and abs(float(number)) == 1:
+                sign = int(number)
                 return Map(tuple(Part(t.table, t.column, sign * t.source) for t in inner.terms))
             shape = self.context.tensor(table).shape
             if not shape or len(inner.shape) != 1 or shape[-1] != inner.shape[0]:

@@ -65,7 +65,7 @@ def _as_choice(mask: Mask, context: RuleContext) -> Mask:
     if mask.keep is not None or mask.factor <= 0 or node is None or node.op_type != "Where" or node.domain != "":
         return mask
     condition = node.inputs[0]
-    numbers = [float(c.reshape(-1)[0]) for v in node.inputs[1:] if (c := context.constant(v, 1)) is not None]
+    numbers = [float(c) for v in node.inputs[1:] if (c := context.number(v)) is not None]
     if condition is None:
         return mask
     if sorted(numbers) != [-np.inf, 0.0] or context.tensor(condition).rank != context.tensor(mask.value).rank:
