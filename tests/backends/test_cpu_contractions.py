@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_harness import empty_like, laid_out, run_node, view_of
 
+import accord
 from accord.backends.cpu import CpuBackend
 from accord.backends.cpu.blocking import MOST_CHUNK, Problem, chunks_of, cut
 from accord.backends.cpu.jit import machine
@@ -202,7 +203,7 @@ def convolutions(draw):
     """Input shape, weights' shape, attributes."""
     axes = draw(st.sampled_from([1, 2, 2, 2, 3]))
     group = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    c = group * draw(st.sampled_from([1, 3, 4, 5, 16, 20] if axes < 3 else [1, 3, 5]))
+    c = group * draw(st.sampled_from([1, 3, 4, 5, 16, 20, 33, 65] if axes < 3 else [1, 3, 5]))
     m = group * draw(st.sampled_from([1, 2, 7, 16, 24, 33]))
     kernel = [draw(st.integers(1, 4 if axes < 3 else 2)) for _ in range(axes)]
     if draw(st.integers(0, 4)) == 0:
@@ -413,6 +414,18 @@ def test_deformable_convolutions(data):
     run_node(proto, laid, [target], epilogue=(result, [("f32", scale)]), sizes=sizes_of(x=shape), seed=group)
     loose = dtype if dtype == "float16" else "float32"
     close(target, expected * scale, loose, int(np.prod(weights[1:])))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize(("c", "m", "taps"), [(33, 1, 2), (65, 8, 2), (64, 8, 3), (64, 9, 3)])
+def test_convolutions_of_many_channels_to_a_few(c, m, taps, constant):
+    """Sums along k of some hundred products, in vectors along k."""
+    x, w = values((1, c, 6, 7)), values((m, c, taps, taps))
+    inputs = {"x": (np.float32, x.shape)} | ({} if constant else {"w": (np.float32, w.shape)})
+    nodes = [node("Conv", ["x", "w"], ["y"], pads=[taps // 2] * 4)]
+    proto = model(nodes, inputs, ["y"], {"w": w} if constant else {})
+    feeds = {"x": x} | ({} if constant else {"w": w})
+    close(accord.load(proto.SerializeToString())(feeds)[0], evaluate(proto, feeds)[0], k=c * taps * taps)
 
 
 def test_a_weight_of_zero_hides_an_infinite_pixel():

@@ -220,7 +220,8 @@ class Convolution:
                 groups, rows = (*groups, *rows[:-1]), rows[-1:]
             a = matrix_left(left)
         else:
-            a = self.stage(left) if self.staged else self._patches(left, images=images)
+            few = not self.halves and bool(few_columns(self.dtype, m, k, right))
+            a = self.stage(left, few=few) if self.staged else self._patches(left, images=images)
         return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands, shared=shared)
 
     def _patches(self, left: Walk, *, images: bool) -> Left:
@@ -233,8 +234,13 @@ class Convolution:
         pieces = functools.partial(_pieces, self.window, self.channels, self.channels_inner)
         return Left(PatchSource(left.dtype, len(self.window.taps), images), values, left.groups, left.offset, pieces)
 
-    def stage(self, left: Walk) -> Left:
-        """The image, staged; ``left`` is how it is walked, with images as groups."""
+    def stage(self, left: Walk, *, few: bool = False) -> Left:
+        """The image, staged.
+
+        Args:
+            left: How it is walked, with images as groups.
+            few: Tiles have their vectors along k.
+        """
         w, strides = self.window, self.x.access.strides
         spans = [(t - 1) * d + 1 for t, d in zip(w.taps, w.dilations, strict=True)]
         values: dict[str, DimLike] = {}
@@ -253,7 +259,7 @@ class Convolution:
             mode = str(self.channels) if 2 <= self.channels <= MOST_INTERLEAVED else "planes"
         else:
             mode = "any"
-        layout = _StageLayout(self.dtype, w, self.channels, bool(few_columns(self.dtype, self.columns, self.length)))
+        layout = _StageLayout(self.dtype, w, self.channels, few)
         bound: tuple[DimLike, DimLike] = (layout.pixel * spans[0] + layout.slack, 1)
         if len(w.taps) == 2:
             bound = (layout.line(self.out_sizes[-1]) * spans[0] + layout.slack, self.out_sizes[-1])

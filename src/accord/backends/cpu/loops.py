@@ -257,10 +257,10 @@ class _Nest:
         # single bytes and halves are shuffled one by one on some machines
         if "bool" in dtypes or (min(map(bits, dtypes)) < 32 and "avx512vbmi" not in machine().has):
             return False
-        for axis, lane in itertools.permutations(range(self.kept), 2):
-            rows, length = self.extents[axis], self.extents[lane]
-            if not isinstance(rows, int) or not 1 < rows <= _MOST_WOVEN:
-                continue
+        short = [n if isinstance(n, int) and 1 < n <= _MOST_WOVEN else 0 for n in self.extents]
+        pairs = [(short[axis], axis, lane) for axis, lane in itertools.permutations(range(self.kept), 2) if short[axis]]
+        for rows, axis, lane in sorted(pairs):
+            length = self.extents[lane]
             if isinstance(length, int) and length < machine().width(32) // 2:
                 continue
             strides = [(a.strides[axis], a.strides[lane]) for a in self._memory()]
