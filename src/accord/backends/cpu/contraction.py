@@ -24,6 +24,7 @@ from accord.backends.cpu.blocking import (
 from accord.backends.cpu.dot import dot_address, dot_heights, pays
 from accord.backends.cpu.gemm import GemmCode, Right
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.lanes import INTEGERS, lanes_for
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
 from accord.backends.cpu.store import Pattern
@@ -53,7 +54,7 @@ Pieces: TypeAlias = Callable[[Mapping[str, int]], Sequence[tuple[int, tuple[int,
 
 def accumulator(dtype: str) -> str:
     """The type in which products of values of ``dtype`` are summed."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
+    return "f32" if dtype in ("f16", "bf16") else "i32" if dtype in INTEGERS else dtype
 
 
 def with_sum(expr: Expr, dtype: str) -> Expr:
@@ -95,6 +96,7 @@ class Left:
         pieces: Makes the source's pieces, if it has them.
         stage: How the source is staged, and the calls of a tile, if it is.
         bound: For one that is staged: bytes for a single line of output, and the line's rows.
+        padding: Which of the extras is what there is around an image of integers; None for zeros.
     """
 
     source: Source
@@ -104,6 +106,7 @@ class Left:
     pieces: Pieces | None = None
     stage: Callable[[Mapping[str, int]], tuple[Stage, Sequence[tuple[int, ...]]]] | None = None
     bound: tuple[DimLike, DimLike] | None = None
+    padding: int | None = None
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,7 @@ def contraction_phase(
     out: Walk,
     expr: Expr,
     operands: tuple[int, ...],
+    shared: DimLike = 0,
 ) -> tuple[Phase, DimLike]:
     """A phase, and the bytes of scratch memory that a thread needs.
 
@@ -172,10 +176,13 @@ def contraction_phase(
         right: B.
         extras: Operands 1, 2 ... of the expression.
         out: C.
-        expr: What is stored; operand 0 is the sum, of type :func:`accumulator` of A's type.
+        expr: What is stored; operand 0 is the sum, of type :func:`accumulator` of A's type. Where that is i32, the
+            operand after the extras is the sum of A's row.
         operands: A, B, the extras, C, scratch.
+        shared: Bytes of the scratch memory that come before the first thread's.
     """
     code, values = describe(GemmCode, groups, rows, n, k, left, right, extras, out, expr)
+    values["shared"] = shared
     dtype, vectors = code.dtype, code.vectors
     apart = code.apart
     plan = _Plan(code, tuple(values), left, apart)
@@ -184,7 +191,9 @@ def contraction_phase(
     if D.is_known(sizes):
         problem, _ = _problem(plan, dict(zip(plan.names, sizes, strict=True)))
         return phase, cut(problem).areas.scratch if problem.m and problem.n else 64
-    return phase, scratch_bound(dtype, vectors, k, right.packed or code.few > 0, apart, len(code.tables), left.bound)
+    return phase, scratch_bound(
+        dtype, vectors, values["k"], right.packed or code.few > 0, apart, len(code.tables), left.bound
+    )
 
 
 _Code = TypeVar("_Code", bound=GemmCode)
@@ -221,7 +230,9 @@ def describe(
     vectors = 1 if few else vectors_for(dtype, n) if isinstance(n, int) else 2
     keep = [i for i, size in enumerate(groups) if size != 1]
     walks = {"c": out, **{f"e{i}": e for i, e in enumerate(extras)}}
-    values: dict[str, DimLike] = {"m": D.product(rows), "n": n, "k": k, "a.offset": left.offset}
+    count = lanes_for(dtype).count
+    values: dict[str, DimLike] = {"m": D.product(rows), "n": n, "k": D.ceildiv(k, count), "elements": k}
+    values["a.offset"] = left.offset
     values["b.offset"] = right.offset
     values.update(left.values)
     kinds = ("packed", "1") if right.packed else (_kind(right.step, "1"), _kind(right.column, "1"))
@@ -257,6 +268,7 @@ def describe(
         tuple(patterns[f"e{i}"] for i in range(len(extras))),
         patterns["c"],
         expr,
+        left.padding,
     )
     return code, values
 
@@ -289,7 +301,8 @@ def pack(matrices: Array, dtype: str) -> Array:
 def packed_size(dtype: str, k: int, n: int) -> int:
     """Elements of a matrix that :func:`pack` has packed."""
     width = machine().width(bits(dtype))
-    return k * (n if few_columns(dtype, n, k) else -(-n // width) * width)
+    depth = -(-k // lanes_for(dtype).count)
+    return depth * (n if few_columns(dtype, n, k) else -(-n // width) * width)
 
 
 def _flat(walks: Mapping[str, Walk], rows: Shape, few: int, width: int) -> dict[str, Pattern] | None:
@@ -343,6 +356,7 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
     code, left = plan.code, plan.left
     stage: Stage | None = None
     words: list[int] = []
+    joined = code.lanes
     ready = "made" if code.right.column == "s" or code.right.dtype != code.dtype else "ready"
     if code.right.step == "packed" or code.few:
         ready = "packed"
@@ -354,10 +368,14 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
         pieces = None if left.pieces is None else left.pieces(v)
         in_place = ready == "ready" and v["m"] < PACK_ROWS
         lengths = None if pieces is None else [length for length, _ in pieces]
-        chunks = chunks_of(v["k"], lengths, MOST_LINES if in_place and pieces is None else MOST_CHUNK)
+        most = MOST_LINES if in_place and pieces is None else MOST_CHUNK
+        chunks = chunks_of(v["elements"], lengths, most * joined.count, joined.count)
         words = [word for c in chunks for word in (c.start, c.length, c.first, c.last)]
         words += [word for _, piece in pieces or () for word in piece]
-    row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype else 0
+        chunks = tuple(Chunk(c.start // joined.count, -(-c.length // joined.count), c.first, c.last) for c in chunks)
+    # the last lane of the last row may be read whole
+    direct = code.left.direct and code.left.dtype == joined.left and v["elements"] % joined.count == 0
+    row = v["a.row"] if direct else 0
     heights = dot_heights(code.dtype, code.few) if code.few else tile_heights(code.dtype, code.vectors)
     problem = Problem(
         code.dtype,
@@ -368,11 +386,12 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
         v["m"],
         v["n"],
         chunks,
-        row * bits(code.dtype) // 8,
+        row * bits(code.left.dtype) // 8,
         ready,
         plan.apart,
         len(code.tables),
         stage,
+        code.sums_rows,
     )
     return problem, words
 
@@ -389,7 +408,7 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
         {name: getattr(blocks, name) for name in ("task_groups", "block", "task_rows", "task_panels")},
         **{name: getattr(blocks, name) for name in ("row_tasks", "column_tasks")},
         **{name: getattr(blocks, name) for name in ("panels", "run", "parts", "direct", "pack_b", "pitch")},
-        **{name: getattr(areas, name) for name in ("a_at", "b_at", "stage_at", "tables_at", "scratch")},
+        **{name: getattr(areas, name) for name in ("a_at", "b_at", "stage_at", "tables_at", "rows_at", "scratch")},
         groups=p.groups,
         chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
     )
@@ -413,6 +432,5 @@ def add_functions(code: GemmCode, values: dict[str, int], last_vectors: int) -> 
     heights = dot_heights(dtype, few) if few else tile_heights(dtype, vectors)
     last = heights if few else tile_heights(dtype, last_vectors)
     values["high"], values["high.last"] = heights[0], last[0]
-    width = machine().width(bits(dtype))
-    values.update({name: transpose_address(*dtypes, width) for name, dtypes in code.transposes.items()})
+    values.update({name: transpose_address(*block) for name, block in code.transposes.items()})
     return (*next_heights(heights), *next_heights(last))

@@ -21,6 +21,7 @@ from accord.backends.cpu.contraction import (
     packed_size,
 )
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.lanes import Lanes, lanes_for
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.patches import AXIS_NAMES, PatchSource, Window, length_of, pieces_of, reach
 from accord.backends.cpu.stage import MOST_INTERLEAVED, STAGE_NAMES, StageSource
@@ -86,6 +87,7 @@ class Convolution:
         x: The input.
         constant: The weights are packed at load.
         inside: No tap lies in the padding.
+        padding: Which of the extras is what there is around an image of integers, less nothing; None for zeros.
     """
 
     images: DimLike
@@ -99,6 +101,7 @@ class Convolution:
     x: Image
     constant: bool
     inside: bool = False
+    padding: int | None = None
 
     @property
     def dtype(self) -> str:
@@ -134,6 +137,7 @@ class Convolution:
             and min(w.dilations) > 0
             and vectors <= _STAGED_VECTORS
             and self.channels <= _STAGED_CHANNELS
+            and self.channels % lanes_for(self.dtype).count == 0
             and dense
             and not short
         )
@@ -143,15 +147,25 @@ class Convolution:
         """K counts taps, then channels; else channels, then taps."""
         return self.staged or self.x.access.strides[1] == 1
 
-    def pack(self, w: Array) -> Array:
-        """Constant weights [M, C / groups, *taps] as panels, one group after the other."""
+    def matrices(self, w: Array) -> Array:
+        """Constant weights [M, C / groups, *taps] as B: [groups, k, M / groups]."""
         by_group = w.reshape(self.groups, self.columns, self.channels, -1)
         order = (0, 3, 2, 1) if self.channels_inner else (0, 2, 3, 1)
-        matrices = by_group.transpose(order).reshape(self.groups, self.length, self.columns)
-        return pack(matrices, self.dtype).reshape(-1)
+        return by_group.transpose(order).reshape(self.groups, self.length, self.columns)
+
+    def pack(self, w: Array) -> Array:
+        """Constant weights [M, C / groups, *taps] as panels, one group after the other."""
+        return pack(self.matrices(w), self.dtype).reshape(-1)
 
     def phase(
-        self, extras: Sequence[Image], out: Image, expr: Expr, operands: tuple[int, ...], *, weights_at: int = 0
+        self,
+        extras: Sequence[Image],
+        out: Image,
+        expr: Expr,
+        operands: tuple[int, ...],
+        *,
+        weights_at: int = 0,
+        shared: DimLike = 0,
     ) -> tuple[Phase, DimLike]:
         """A phase, and the scratch bytes that a thread needs.
 
@@ -161,6 +175,7 @@ class Convolution:
             expr: What is stored; operand 0 is the sum.
             operands: Image, weights (packed, or [M, C / groups, *taps] without gaps), extras, output, scratch.
             weights_at: First element of packed weights.
+            shared: See :func:`~accord.backends.cpu.contraction.contraction_phase`.
         """
         # an output whose channels are apart is written in lines of pixels, which end with the image; so does a stage
         images = not self.staged and (out.access.strides[1] == 1 or self.images == 1)
@@ -192,7 +207,8 @@ class Convolution:
             a = matrix_left(left)
         else:
             a = self.stage(left) if self.staged else self._patches(left, images=images)
-        return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands)
+        a = replace(a, padding=self.padding)
+        return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands, shared)
 
     def _patches(self, left: Walk, *, images: bool) -> Left:
         strides = self.x.access.strides
@@ -247,14 +263,19 @@ class _StageLayout:
     few: bool
 
     @property
+    def lanes(self) -> Lanes:
+        """What an element of a tile is."""
+        return lanes_for(self.dtype)
+
+    @property
     def pixel(self) -> int:
         """Bytes of a pixel."""
-        return self.channels * bits(self.dtype) // 8
+        return self.channels * bits(self.lanes.left) // 8
 
     @property
     def slack(self) -> int:
         """Bytes that may be overwritten after the end: a vector of pixels, or a vector."""
-        return (machine().width(bits(self.dtype)) + 1) * max(self.pixel, 64)
+        return (machine().width(bits(self.lanes.left)) + 1) * max(self.pixel, 64)
 
     def line(self, columns: DimLike) -> DimLike:
         """Bytes of a staged line for ``columns`` pixels of output: whole vectors, and one more."""
@@ -278,9 +299,9 @@ class _StageLayout:
         """One call for as many lines of the kernel as may be summed in registers; for few columns, for all of them."""
         taps, dilation = self.window.taps[-1], self.window.dilations[-1]
         joined = dilation == 1
-        length = self.channels * (taps if joined else 1)
+        length = self.channels * (taps if joined else 1) // self.lanes.count
         # half the usual run: where channels are so few, others sum one channel's taps at a time, and err less for it
-        at_once = max(1, run_length(self.channels * lines * taps, rows) // 2 // length)
+        at_once = max(1, run_length(self.dtype, self.channels * lines * taps, rows) // 2 // length)
         if self.few:
             at_once = lines
         calls: list[tuple[int, ...]] = []

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 
 from accord.backends.cpu.dot import DotCode
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.lanes import Lanes, lanes_for, multiply
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, Rows, Source, pack_panel, pack_taps
+from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.store import Pattern, Store
 from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT, TileCode
-from accord.backends.cpu.transpose import TransposeCode
-from accord.expr.lang import Expr, bits
+from accord.backends.cpu.transpose import TransposeCode, block_width, converted, moved_by
+from accord.expr.lang import Expr, bits, topological
 
 __all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right", "Writer"]
 
@@ -53,7 +55,8 @@ class GemmCode(KernelCode):
     """Code of a contraction. Operands: A, B, the extras, C, scratch. For the parameters see :attr:`names`.
 
     Attributes:
-        dtype: In which sums are made: "f32" or "f64".
+        dtype: In which sums are made: "f32" or "f64"; or "i32", where elements of panels and tiles are the lanes of
+            :mod:`accord.backends.cpu.lanes`, while chunks of k are counted in elements of A.
         vectors: Vectors of a tile's row.
         few: Columns, where they are so few that tiles have vectors along k (:mod:`accord.backends.cpu.dot`); else 0.
         flat: A tile of few columns is stored as one line.
@@ -63,7 +66,9 @@ class GemmCode(KernelCode):
         row_axes: Number of axes of the rows.
         extras: Operands 1, 2 ... of the expression.
         out: C.
-        expr: What is stored: operand 0 is the sum.
+        expr: What is stored: operand 0 is the sum. The operand after the extras, where integers are multiplied, is the
+            sum of A's row.
+        padding: Which of the extras is what an image of integers has around it, a single element.
     """
 
     dtype: str
@@ -77,13 +82,14 @@ class GemmCode(KernelCode):
     extras: tuple[Pattern, ...]
     out: Pattern
     expr: Expr
+    padding: int | None = None
 
     @property
     def symbol(self) -> str:
         """Name by content."""
         text = (
             f"{self.dtype};{self.vectors};{self.few};{self.flat};{self.left};{self.right};{self.group_axes};"
-            f"{self.row_axes};{self.extras};{self.out};{self.expr.key}"
+            f"{self.row_axes};{self.extras};{self.out};{self.expr.key};{self.padding}"
         )
         return "gemm_" + hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -96,8 +102,9 @@ class GemmCode(KernelCode):
 
         ``block`` rows share a panel of A; ``task_groups``, ``task_rows`` and ``task_panels`` are a task; ``run`` is the
         greatest length of a sum in registers; ``parts`` is 1 where sums of several chunks are kept apart; ``*_at`` are
-        offsets of areas of a thread's scratch memory of ``scratch`` bytes. ``tile`` and ``high`` are the tiles for a
-        whole panel and their greatest height, ``tile.last`` and ``high.last`` those of the last one.
+        offsets of areas of a thread's scratch memory of ``scratch`` bytes, which begins after ``shared`` bytes.
+        ``tile`` and ``high`` are the tiles for a whole panel and their greatest height, ``tile.last`` and ``high.last``
+        those of the last one.
         """
         operands: list[str] = []
         for name, p in self.operands.items():
@@ -108,7 +115,7 @@ class GemmCode(KernelCode):
         right = {"packed": (), "1": column, "s": ("b.k", *column), "taps": ("b.k", "b.taps", *column)}
         return (
             *"groups m n k task_groups task_rows task_panels row_tasks column_tasks block panels chunks".split(),
-            *"run parts direct pack_b pitch scratch a_at b_at stage_at tables_at".split(),
+            *"run parts direct pack_b pitch shared scratch a_at b_at stage_at tables_at rows_at".split(),
             *"tile high tile.last high.last a.offset b.offset".split(),
             *self.left.names,
             *right[self.right.step],
@@ -124,22 +131,32 @@ class GemmCode(KernelCode):
         return {"c": self.out, **{f"e{i}": e for i, e in enumerate(self.extras)}}
 
     @property
-    def transposes(self) -> dict[str, tuple[str, str]]:
-        """Functions of :mod:`accord.backends.cpu.transpose` that it calls: element types by name."""
+    def transposes(self) -> dict[str, tuple[str, str, int]]:
+        """Functions of :mod:`accord.backends.cpu.transpose` that it calls: element types and width by name."""
         memory = "u8" if self.out.dtype == "bool" else self.out.dtype
-        found = {"a.transpose": (self.left.dtype, self.dtype)} if self.left.transposes else {}
+        panel = self.lanes.left
+        found = {"a.transpose": (self.left.dtype, panel, block_width(panel))} if self.left.transposes else {}
         if self.right.step in ("1", "taps") and not self.few:
-            found["b.transpose"] = (self.right.dtype, self.dtype)
+            found["b.transpose"] = (self.right.dtype, self.dtype, block_width(self.dtype))
         if self.out.column == "s" and self.out.row == "1":
-            found["c.transpose"] = (memory, memory)
+            found["c.transpose"] = (memory, memory, machine().width(bits(self.dtype)))
         return found
 
     @property
     def needs(self) -> tuple[KernelCode, ...]:
         """The tiles for a whole panel, and transpositions."""
-        width = machine().width(bits(self.dtype))
         tile = DotCode(self.dtype, self.few) if self.few else TileCode(self.dtype, self.vectors)
-        return (tile, *(TransposeCode(*dtypes, width) for dtypes in self.transposes.values()))
+        return (tile, *(TransposeCode(*block) for block in self.transposes.values()))
+
+    @property
+    def lanes(self) -> Lanes:
+        """What an element of a tile is."""
+        return lanes_for(self.dtype)
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether the expression has sums of A's rows."""
+        return any(e.op == "operand" and e.value == 1 + len(self.extras) for e in topological((self.expr,)))
 
     @property
     def apart(self) -> int:
@@ -191,16 +208,24 @@ class Writer:
             self.bases[f"e{i}"] = b.address(b.operand(2 + i), e.dtype, p[f"e{i}.offset"])
         last = 2 + len(code.extras)
         self.bases["c"] = b.address(b.operand(last), code.out.dtype, p["c.offset"])
-        self.sums = b.op(f"getelementptr i8, ptr {b.operand(last + 1)}, i64 {b.mul('%thread', p['scratch'])}")
-        areas = ("a_at", "b_at", "stage_at", "tables_at")
-        self.panel_a, self.panel_b, stage, table = (
+        start = b.add(p["shared"], b.mul("%thread", p["scratch"]))
+        self.sums = b.op(f"getelementptr i8, ptr {b.operand(last + 1)}, i64 {start}")
+        areas = ("a_at", "b_at", "stage_at", "tables_at", "rows_at")
+        self.panel_a, self.panel_b, stage, table, self.row_sums = (
             b.op(f"getelementptr i8, ptr {self.sums}, i64 {p[area]}") for area in areas
         )
+        if code.padding is not None:
+            kind = code.extras[code.padding].dtype
+            zero = Printer(b, 1).load(kind, self.bases[f"e{code.padding}"])
+            p["padding"] = converted(b, 1, zero, kind, code.lanes.left)
+        elif moved_by(code.left.dtype, code.lanes.left):
+            p["padding"] = str(moved_by(code.left.dtype, code.lanes.left) - 256)
+        operands = code.operands
+        if code.sums_rows:
+            operands["rows"] = Pattern("i32", "0", "b")
         tables = {name: b.address(table, "i64", b.mul(p["block"], i)) for i, name in enumerate(code.tables)}
         self.rows = Rows(b, [p["m"], *(p[f"rows{i}"] for i in range(1, code.row_axes))])
-        self.store = Store(
-            b, code.dtype, self.width, code.vectors, code.operands, code.expr, p, stage=stage, tables=tables
-        )
+        self.store = Store(b, code.dtype, self.width, code.vectors, operands, code.expr, p, stage=stage, tables=tables)
 
     def write(self) -> str:
         """The text of the module: tasks, each of several groups, each of several blocks of rows."""
@@ -242,16 +267,28 @@ class Writer:
         if code.left.staged:
             whole = Chunk("0", p["k"], "0", "0")
             self.fill(here["a"], row, rows, whole)
+            everything = _Part(whole, "0", "true")
+            self._sum_rows(row, rows, (self.panel_a, ""), everything)
             with b.loop(*panels) as panel:
-                self._panel(here, row, rows, (self.panel_a, ""), _Part(whole, "0", "true"), panel, panels)
+                self._panel(here, row, rows, (self.panel_a, ""), everything, panel, panels)
             return
         with b.loop(0, p["chunks"]) as c:
             entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CHUNK_FIELDS)}")
             chunk = Chunk(*(self.word(entry, i) for i in range(CHUNK_FIELDS)))
             part = _Part(chunk, c, b.compare("eq", b.add(c, 1), p["chunks"]))
             left = self._left(here["a"], row, rows, chunk)
+            self._sum_rows(row, rows, left, part)
+            part = _Part(self._in_lanes(chunk), part.again, part.final)
             with b.loop(*panels) as panel:
                 self._panel(here, row, rows, left, part, panel, panels)
+
+    def _in_lanes(self, chunk: Chunk) -> Chunk:
+        """A chunk counted in elements of tiles."""
+        b, count = self.b, self.code.lanes.count
+        if count == 1:
+            return chunk
+        length = b.op(f"udiv i64 {b.add(chunk.length, count - 1)}, {count}")
+        return Chunk(b.op(f"udiv i64 {chunk.start}, {count}"), length, chunk.first, chunk.last)
 
     def word(self, entry: str, index: int) -> str:
         """An integer of a table."""
@@ -260,22 +297,72 @@ class Writer:
     def fill(self, base: str, row: str, rows: str, chunk: Chunk) -> None:
         """Have the source fill A's panel."""
         self.code.left.fill(
-            self.b, self.code.dtype, self.p, base, self.rows, row, rows, chunk, self.panel_a, self.p["pitch"]
+            self.b, self.code.lanes.left, self.p, base, self.rows, row, rows, chunk, self.panel_a, self.p["pitch"]
         )
 
     def _left(self, base: str, row: str, rows: str, chunk: Chunk) -> tuple[str, str]:
         """Address of a block of A for a chunk, and bytes from row to row."""
         b, p, code = self.b, self.p, self.code
-        if not code.left.direct or code.left.dtype != code.dtype:
+        if not code.left.direct or code.left.dtype != code.lanes.left:
             self.fill(base, row, rows, chunk)
             return self.panel_a, p["pitch"]
         in_place = b.compare("ne", p["direct"], 0)
         b.branch(in_place, lambda: None, lambda: self.fill(base, row, rows, chunk))
-        origin = b.address(base, code.dtype, b.add(b.mul(row, p["a.row"]), chunk.start))
+        origin = b.address(base, code.left.dtype, b.add(b.mul(row, p["a.row"]), chunk.start))
         return (
             b.op(f"select i1 {in_place}, ptr {origin}, ptr {self.panel_a}"),
-            b.op(f"select i1 {in_place}, i64 {b.mul(p['a.row'], self.size)}, i64 {p['pitch']}"),
+            b.op(f"select i1 {in_place}, i64 {b.mul(p['a.row'], bits(code.left.dtype) // 8)}, i64 {p['pitch']}"),
         )
+
+    def _sum_rows(self, row: str, rows: str, left: tuple[str, str], part: _Part) -> None:
+        """Sums of the rows of a block of A, added to those of the chunks before, if the expression has them."""
+        b, p, code = self.b, self.p, self.code
+        if not code.sums_rows:
+            return
+        type_ = f"<{self.width} x i32>"
+        reduce = f"i32 @llvm.vector.reduce.add.v{self.width}i32"
+        b.declare(f"declare {reduce}({type_})")
+        nothing = ((type_, "zeroinitializer"),)
+        with self._runs(row, rows, left) as (start, count, a, a_row), b.loop(0, count) as r:
+            line = b.op(f"getelementptr i8, ptr {a}, i64 {b.mul(r, a_row)}")
+            if code.left.staged:
+                with b.loop_carrying(0, p["chunks"], 1, nothing) as (c, (total,), later):
+                    entry = b.op(f"getelementptr i64, ptr {self.words}, i64 {b.mul(c, CALL_FIELDS)}")
+                    offset, _, length, segments = (self.word(entry, i) for i in range(CALL_FIELDS))
+                    at = b.op(f"getelementptr i8, ptr {line}, i64 {offset}")
+                    elements = b.mul(length, code.lanes.count)
+                    with b.loop_carrying(0, segments, 1, ((type_, total),)) as (s, (inside,), following):
+                        place = b.op(f"getelementptr i8, ptr {at}, i64 {b.mul(s, p['a.segment'])}")
+                        following.append(self._row_sum(place, elements, inside))
+                    later.append(following[0])
+                lanes_ = later[0]
+            else:
+                lanes_ = self._row_sum(line, part.chunk.length, "zeroinitializer")
+            total = b.op(f"call {reduce}({type_} {lanes_})")
+            place = b.address(self.row_sums, "i32", b.add(start, r))
+            old = b.op(f"load i32, ptr {place}")
+            before = b.op(f"select i1 {b.compare('eq', part.again, 0)}, i32 0, i32 {old}")
+            b.emit(f"store i32 {b.op(f'add i32 {total}, {before}')}, ptr {place}")
+
+    def _row_sum(self, line: str, length: str, total: str) -> str:
+        """``total``, a vector, plus the ``length`` elements of a panel from ``line`` on."""
+        b, joined, width = self.b, self.code.lanes, self.width
+        type_ = f"<{width} x i32>"
+        one = sum(1 << k * bits(joined.left) for k in range(joined.count))
+        ones = Printer(b, width).splat("i32", str(one), width)
+        step = width * joined.count
+        whole = b.op(f"and i64 {length}, {-step}")
+        with b.loop_carrying(0, whole, step, ((type_, total),)) as (i, (inside,), later):
+            later.append(
+                multiply(b, width, inside, Printer(b, width).load("i32", b.address(line, joined.left, i)), ones)
+            )
+        rest = b.sub(length, whole)
+        count = b.op(f"udiv i64 {b.add(rest, joined.count - 1)}, {joined.count}")
+        last = Printer(b, width).load_masked("i32", b.address(line, joined.left, whole), count)
+        elements = f"<{step} x i{bits(joined.left)}>"
+        own = b.op(f"bitcast {type_} {last} to {elements}")
+        kept = Printer(b, step).keep_first(joined.left, own, "zeroinitializer", rest)
+        return multiply(b, width, later[0], b.op(f"bitcast {elements} {kept} to {type_}"), ones)
 
     # tiles
 
@@ -302,7 +389,7 @@ class Writer:
         sums = b.address(self.sums, code.dtype, apart)
         step = b.mul(p["parts"], line)
         full = b.compare("eq", columns, self.wide)
-        places = self.store.at_column(here, column)
+        places = self.store.at_column({**here, "rows": self.row_sums}, column)
         fixed = self.store.fixed(places, code.few) if code.flat else {}
         with (
             self._runs(row, rows, left) as (start, count, a, a_row),
@@ -345,7 +432,7 @@ class Writer:
         if not self.code.left.staged:
             yield "0", rows, *left
             return
-        with self.code.left.lines(self.b, self.code.dtype, self.p, row, rows, left[0], self.p["pitch"]) as run:
+        with self.code.left.lines(self.b, self.code.lanes.left, self.p, row, rows, left[0], self.p["pitch"]) as run:
             yield run
 
     def _ahead(self, right: str, panels: tuple[str, str], panel: str, chunk: Chunk) -> str:

@@ -345,6 +345,8 @@ def _launch(code: WinogradCode, names: tuple[str, ...], sizes: _Sizes, evaluated
         parts=0,
         direct=0,
         pack_b=0,
+        shared=0,
+        rows_at=0,
         pitch=D.evaluate(sizes.pitch(line), {}),
         tiles=tiles,
         **dict(zip(("a_at", "b_at", "y_at", "stage_at", "tables_at", "scratch"), cut.starts[1:], strict=True)),
