@@ -118,7 +118,7 @@ def pack_lanes(
         zero: Zero points that broadcast to [groups, 1, n]; None for 0.
         left_zero: A's zero point, moved as A is, if it is constant.
         bias: i32 that broadcasts to [groups, n], for a constant ``left_zero``.
-        factors: Numbers that broadcast to [groups, n], kept as f64.
+        factors: f32 or f64 that broadcast to [groups, n].
 
     Returns:
         i32, see :func:`packed_length`: the panels, one after the other, then for each column the sum of B less its zero
@@ -151,5 +151,5 @@ def pack_lanes(
             sums = sums + np.broadcast_to(bias.astype(np.int64), sums.shape)
     packed[columns_at : columns_at + groups * n] = sums.reshape(-1).astype(np.int32)  # modulo 2**32
     if factors is not None:
-        packed[factors_at:].view(np.float64)[:] = np.broadcast_to(factors, (groups, n)).reshape(-1)
+        packed[factors_at:].view(factors.dtype)[: groups * n] = np.broadcast_to(factors, (groups, n)).reshape(-1)
     return packed

@@ -59,7 +59,8 @@ class FuseEpilogue(Rule):
     name: ClassVar[str] = "fuse-epilogue"
     level: ClassVar[int] = 2
     ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops(
-        "Conv", "ConvTranspose", "Gemm", "MatMul", "MaxPool", "AveragePool", "LpPool", "Resize"
+        *("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatMul"),
+        *("MaxPool", "AveragePool", "LpPool", "Resize"),
     )
 
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:

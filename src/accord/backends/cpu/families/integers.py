@@ -28,7 +28,7 @@ from accord.backends.protocol import Array, Constant, Kernel, NativeKernel, Phas
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, cast, const, operand
 from accord.expr.onnx_ops import dtype_name
-from accord.expr.onnx_quantize import quantized
+from accord.expr.onnx_quantize import quantized, quantized_product
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
@@ -81,21 +81,27 @@ class _Columns:
         left_zero: Zero point of A, moved as A is.
         bias: The bias.
         scales: Scales of A, B and the result, or none.
+        real: Type of the factors.
     """
 
     zero: TensorFact | None
     left_zero: int | None
     bias: TensorFact | None
     scales: tuple[TensorFact, ...]
+    real: str
+
+    def factors(self) -> Array:
+        """By what sums are multiplied to be quantised again."""
+        a, b, y = (f.numpy().astype(np.float32) for f in self.scales)
+        factors: Array = a.reshape(()) * b / y.reshape(())
+        return factors
 
     def pack(self, panels: Array, spread: Callable[[Array], Array]) -> Array:
         """The packed form of [groups, k, n]; ``spread`` makes a parameter [groups, 1, n]."""
         zero = None if self.zero is None else spread(self.zero.numpy())
         bias = None if self.bias is None else spread(self.bias.numpy())[:, 0]
-        factors = None
-        if self.scales:
-            a, b, y = (f.numpy().astype(np.float32) for f in self.scales)
-            factors = spread(a.reshape(()) * b / y.reshape(()))[:, 0]
+        real = np.float32 if self.real == "f32" else np.float64
+        factors = spread(self.factors().astype(real))[:, 0] if self.scales else None
         return pack_lanes(panels, vectors_for("i32", panels.shape[2]), zero, self.left_zero, bias, factors)
 
 
@@ -124,6 +130,7 @@ class _Right:
         n: Columns.
         data: How it lies, if it is packed when the model runs.
         zero: How its zero points lie, along the groups and the columns.
+        summed: Axes of a constant one that are summed over.
         pack: Packs a constant one.
         walk: From strides along ``groups`` and the columns, and an offset, to an access over the product's axes.
     """
@@ -133,6 +140,7 @@ class _Right:
     n: DimLike
     data: Bytes
     zero: Bytes
+    summed: tuple[int, ...]
     pack: Callable[[TensorFact, _Columns], Array]
     walk: Callable[[tuple[DimLike, ...], DimLike, DimLike], Access]
 
@@ -171,7 +179,30 @@ class _Product:
         scales = [self._fact(i) for i in names.scales]
         singles = [f is not None and f.is_const and f.numpy().size == 1 for f in scales[::2]]
         known_factor = self.packed and all(singles) and self._constant(*names.scales)
-        self._scales = tuple(f for f in scales if f is not None) if known_factor else ()
+        self._columns = _Columns(
+            self._fact(names.right_zero),
+            self._left_zero,
+            self._fact(names.bias) if self._left_zero is not None else None,
+            tuple(f for f in scales if f is not None) if known_factor else (),
+            "f64",
+        )
+        if self._is_short():
+            self._columns = replace(self._columns, real="f32")
+
+    def _is_short(self) -> bool:
+        """Whether no sum, whatever A is, leaves what :func:`quantized_product` can multiply."""
+        columns, names = self._columns, self.names
+        if not columns.scales or self._left_zero is None or "fma" not in machine().has:
+            return False
+        b = np.abs(self.view.tensor(names.right).numpy().astype(np.int16))
+        sums = b.sum(axis=self.right.summed, dtype=np.int64)
+        parameters = (columns.zero, columns.bias)
+        zero, bias = (0 if f is None else int(np.abs(f.numpy().astype(np.int64)).max(initial=0)) for f in parameters)
+        left = self._left_zero - self._moved[0]
+        least = -128 if self.dtypes[0] == "i8" else 0
+        longest = max(abs(least - left), abs(least + 255 - left))
+        most = longest * (int(sums.max(initial=0)) + D.evaluate(self.right.k, {}) * zero) + bias
+        return most < 1 << 24 and bool((most * np.abs(columns.factors().astype(np.float64)) < 1 << 21).all())
 
     def _has(self, index: int) -> bool:
         return index >= 0 and self.view.has(index)
@@ -233,12 +264,15 @@ class _Product:
             total = total - self._zero(names.right_zero, 1) * operand(_ROW, "i32")
         if not names.scales:
             return total
-        if self._scales:
-            factor = self._column("f64", D.floordiv(factors_at, 2))
+        real = self._columns.real
+        if self._columns.scales:
+            factor = self._column(real, factors_at if real == "f32" else D.floordiv(factors_at, 2))
         else:
             a, b, y = (cast(self.read(i), "f32") for i in names.scales)
             factor = cast(a * b / y, "f64")
         zero = self.read(names.out_zero)
+        if real == "f32":
+            return quantized_product(total, factor, zero, zero.dtype)
         return quantized(cast(total, "f64") * factor, zero, zero.dtype)
 
     def _zero(self, index: int, side: int) -> Expr:
@@ -260,9 +294,7 @@ class _Product:
         """Have B packed, at load or by a phase; where columns and factors are then, in elements of 32 bits."""
         names, right = self.names, self.right
         if self.packed:
-            bias = self._fact(names.bias) if self._left_zero is not None else None
-            columns = _Columns(self._fact(names.right_zero), self._left_zero, bias, self._scales)
-            self.constants[names.right] = functools.partial(right.pack, self.view.tensor(names.right), columns)
+            self.constants[names.right] = functools.partial(right.pack, self.view.tensor(names.right), self._columns)
             k, n = D.evaluate(right.k, {}), D.evaluate(right.n, {})
             return packed_length(D.evaluate(D.product(right.groups), {}), k, n)[:2]
         zero = right.zero if self._has(names.right_zero) else None
@@ -376,7 +408,7 @@ def _matmul(view: NodeView, names: _Names) -> Kernel | Reason:
         shape, own = view.tensor(names.right_zero).shape or (), view.access(names.right_zero)
         *groups, _, column = broadcast_access(shape, (*lead, 1, n), own).strides
         zero = Bytes(dtypes[1], tuple(groups), column, own.offset)
-    right = _Right(lead, k, n, data, zero, _packed_matrices, walk)
+    right = _Right(lead, k, n, data, zero, (max(len(b) - 2, 0),), _packed_matrices, walk)
     product = _Product(view, names, dtypes, right, access)
     result = product.result(*product.prepare())
     epilogue, operands = product.finish(after(result, product.extras, p.epilogue))
@@ -439,7 +471,8 @@ def _conv(view: NodeView, names: _Names) -> Kernel | Reason:
     own = view.access(names.right)
     inner, taps = c.channels_inner, math.prod(c.window.taps)
     data = Bytes(dtypes[1], (c.columns * c.length,), c.length, own.offset, taps if inner else 1, taps if inner else 1)
-    right = _Right((c.groups,), c.length, c.columns, data, zero, functools.partial(_packed_filters, c=c), walk)
+    pack = functools.partial(_packed_filters, c=c)
+    right = _Right((c.groups,), c.length, c.columns, data, zero, tuple(range(1, len(w))), pack, walk)
     product = _Product(view, names, dtypes, right, access)
     if not product.packed and own.strides != contiguous(w):
         return Reason("filters that are not constant must be row-major")
