@@ -260,7 +260,7 @@ def images_with_channels_last(view: NodeView) -> Arrangement:
     shape = view.output().shape
     if shape is None or len(shape) < 3:
         return Arrangement()
-    if is_depthwise(view):
+    if view.node.op_type in ("Conv", "ConvTranspose") and is_depthwise(view):
         return channels_last_arrangement(view)
     return Arrangement((), (channels_last(len(shape)),), strided=True)
 

@@ -15,13 +15,16 @@ import numpy as np
 
 from accord.backends.cpu.contraction import RightMatrix, substitute
 from accord.backends.cpu.conv import Convolution, Image
+from accord.backends.cpu.depthwise import depthwise_phase
 from accord.backends.cpu.epilogue import Epilogue, Extra, epilogue_of
 from accord.backends.cpu.families.contractions import after, convolution_of, matrices, walk_of
 from accord.backends.cpu.families.table import known, selects
+from accord.backends.cpu.families.windows import is_depthwise, packed_taps, window_axes
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.lane_packing import Bytes, lane_packing_phase
 from accord.backends.cpu.lanes import INTEGERS, lanes, pack_lanes, packed_length
 from accord.backends.cpu.matmul import matmul_phase
+from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.tile import vectors_for
 from accord.backends.cpu.transpose import moved_by
 from accord.backends.protocol import Array, Constant, Kernel, NativeKernel, Phase
@@ -262,10 +265,15 @@ class _Product:
                 total = total + self.read(names.bias)
         if not self._is_centred():
             total = total - self._zero(names.right_zero, 1) * operand(_ROW, "i32")
+        return self.requantised(total, factors_at)
+
+    def requantised(self, total: Expr, factors_at: DimLike | None) -> Expr:
+        """An exact sum, quantised again if that is what the node does; ``factors_at`` as for :meth:`result`."""
+        names = self.names
         if not names.scales:
             return total
-        real = self._columns.real
-        if self._columns.scales:
+        real = self._columns.real if factors_at is not None else "f64"
+        if self._columns.scales and factors_at is not None:
             factor = self._column(real, factors_at if real == "f32" else D.floordiv(factors_at, 2))
         else:
             a, b, y = (cast(self.read(i), "f32") for i in names.scales)
@@ -314,6 +322,13 @@ class _Product:
         for extent in reversed(self.right.groups[1:]):
             steps.insert(0, steps[0] * extent)
         return RightMatrix("i32", batch(tuple(steps[: len(self.right.groups)])), packed=True)
+
+    def centred_taps(self) -> Array:
+        """Constant filters less their zero points, which may be constant only."""
+        w = self.view.tensor(self.names.right).numpy().astype(np.int16)
+        if self._columns.zero is not None:
+            w = w - self._columns.zero.numpy().astype(np.int16).reshape(-1, *[1] * (w.ndim - 1))
+        return packed_taps(w, "f32")
 
     def finish(self, epilogue: Epilogue) -> tuple[Epilogue, tuple[int, ...]]:
         """The whole epilogue, and the operands of the contraction; :attr:`phases` get theirs too."""
@@ -474,6 +489,9 @@ def _conv(view: NodeView, names: _Names) -> Kernel | Reason:
     pack = functools.partial(_packed_filters, c=c)
     right = _Right((c.groups,), c.length, c.columns, data, zero, tuple(range(1, len(w))), pack, walk)
     product = _Product(view, names, dtypes, right, access)
+    longest = c.length * 255 * 255
+    if product.packed and is_depthwise(view, names.right) and longest < 1 << 24:
+        return _depthwise(view, product, x, dtypes[0])
     if not product.packed and own.strides != contiguous(w):
         return Reason("filters that are not constant must be row-major")
     result = product.result(*product.prepare())
@@ -490,3 +508,47 @@ def _conv(view: NodeView, names: _Names) -> Kernel | Reason:
         shared=product.shared,
     )
     return product.kernel(f"conv {' '.join(dtypes)}", phase, scratch, 2 * D.product((*out, *w[1:])))
+
+
+def _depthwise(view: NodeView, product: _Product, x: Shape, dtype: str) -> NativeKernel:
+    """Groups of few channels: the image less its zero point is written as f32, in which such short sums are exact."""
+    names, out = product.names, view.output().shape or ()
+    filters = tuple(int(d) for d in view.tensor(names.right).shape or () if isinstance(d, int))
+    last = (0, *range(2, len(x)), 1)
+    sizes = tuple(x[a] for a in last)
+    reads, count = product.reads, int(view.attr("group", 1))
+    image = view.access(names.left)
+    value = cast(operand(0, dtype), "i32")
+    sources = [(dtype, Access(tuple(image.strides[a] for a in last), image.offset))]
+    if names.left_zero >= 0 and view.has(names.left_zero):
+        sources.append((dtype, Access((0,) * len(x), view.access(names.left_zero).offset)))
+        value = value - cast(operand(1, dtype), "i32")
+        reads.append(names.left_zero)
+    total = cast(operand(0, "f32"), "i32")
+    if names.bias >= 0 and view.has(names.bias):
+        total = total + product.read(names.bias)
+    epilogue, (_, _, *operands, workspace) = product.finish(
+        after(product.requantised(total, None), product.extras, epilogue_of(view))
+    )
+    steps = contiguous(sizes)
+    numbers = [reads.index(i) for i in (names.left, names.left_zero)[: len(sources)]]
+    whole = [("f32", Access(steps))]
+    widened = pointwise_phase(sizes, sources, whole, [cast(value, "f32")], (*numbers, workspace))
+    taps = product.centred_taps()
+    product.constants[names.right] = taps
+    phase = depthwise_phase(
+        x[0],
+        filters[0],
+        window_axes(view, x[2:], out[2:], filters[2:]),
+        (filters[1], filters[0] // count),
+        ("f32", Access((steps[0], steps[-1], *steps[1:-1]))),
+        ("f32", Access(contiguous(taps.shape)), True),
+        None,
+        view.output_access(),
+        epilogue,
+        (workspace, 1, *operands),
+    )
+    product.phases = (widened,)
+    return product.kernel(
+        "depthwise conv of integers", phase, D.product(sizes) * 4, 2 * D.product((*out, *filters[1:]))
+    )
