@@ -319,3 +319,14 @@ def test_lesser_processors(level):
 def test_this_processor():
     several()
     assert lanes().count in (2, 4)
+
+
+def test_a_single_narrow_element_at_the_end_of_a_line_is_stored_alone():
+    """LLVM 22 makes of a narrowing and a masked store of one element a store of the wide element."""
+    x = np.linspace(-3, 3, 3 * 17, dtype=np.float32).reshape(3, 17)
+    for op, inputs, attributes in (
+        ("QuantizeLinear", {"x": x, "s": np.float32(0.1), "z": np.uint8(7)}, {}),
+        ("Cast", {"x": x + 4}, {"to": 2}),
+    ):
+        orders = {"x": ((0, 1), (0, 1))}
+        check(op, inputs, frozenset(inputs) - {"x"}, orders, ((0, 1), (0, 3)), **attributes)
