@@ -70,7 +70,7 @@ def laid_out(array: Array, order: Sequence[int] | None = None, gaps: Sequence[in
     memory = np.empty(int(np.prod(sizes)) + 2 * lead, array.dtype)
     memory[:] = poison(array.dtype)
     body = memory[lead : len(memory) - lead].reshape(sizes)
-    body = body[tuple(slice(array.shape[a]) for a in order)]
+    body = body[(*(slice(array.shape[a]) for a in order), ...)]
     view = body.transpose(np.argsort(order))
     view[...] = array
     return view

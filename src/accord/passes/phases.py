@@ -3,6 +3,7 @@
 ==========  =====  ==================================================================
 phase       level  what it is for
 ==========  =====  ==================================================================
+integers    2      contractions of dequantised tensors become products of integers
 declutter   1      constants folded, no-ops and duplicates removed, affine into weights
 recognise   2      what an exporter took apart becomes the operator that it means
 fuse        2      elementwise operators computed on the results of contractions and windows
@@ -29,6 +30,7 @@ from accord.passes.rules.recognise.causal import RecogniseCausalMask
 from accord.passes.rules.recognise.cells import RecogniseGRUCell, RecogniseLSTMCell
 from accord.passes.rules.recognise.group_norm import RecogniseGroupNorm
 from accord.passes.rules.recognise.heads import PackAttentionHeads, PackRotaryHeads
+from accord.passes.rules.recognise.integers import RecogniseIntegerProduct
 from accord.passes.rules.recognise.movement import RecogniseDepthSpace, RemoveSplitConcat
 from accord.passes.rules.recognise.norm_affine import AbsorbNormAffine
 from accord.passes.rules.recognise.normalisation import RecogniseNormalisation
@@ -72,6 +74,7 @@ class Phase:
 def phases() -> tuple[Phase, ...]:
     """All phases in order."""
     return (
+        Phase("integers", (RecogniseIntegerProduct(),), native=True),
         Phase(
             "declutter",
             (

@@ -5,6 +5,7 @@ stage       what holds after it
 ==========  ===========================================================================
 loaded      the file's graph, checked
 normalised  one operator version, functions inlined, every value has a fact
+integers    contractions of dequantised tensors are products of integers
 declutter   constants folded, no-ops and duplicates gone
 recognise   operators that an exporter took apart are whole again
 fuse        elementwise operators computed on the results of contractions and windows
@@ -49,7 +50,7 @@ __all__ = ["STAGES", "Compiled", "StageHook", "check_model", "compile_model"]
 #: Called after a stage with its name, the model and the facts (None before there are any).
 StageHook: TypeAlias = Callable[[str, ir.Model, Analyzer | None], None]
 
-STAGES = ("loaded", "normalised", "declutter", "recognise", "fuse", "join")
+STAGES = ("loaded", "normalised", "integers", "declutter", "recognise", "fuse", "join")
 
 
 @dataclass(slots=True)

@@ -30,6 +30,8 @@ _SHORT: Final = 192
 #: The same for tiles of few rows, which sum several steps apart.
 _LOW_RUN: Final = 512
 _LOW_ROWS: Final = 2
+#: Integers are summed without errors: all that there are.
+_EXACT_RUN: Final = 1 << 30
 #: A B that is not constant is packed from this many rows on, if it may be read in place.
 PACK_ROWS: Final = 8
 #: Rows of a block at most; of an image that is staged, unless a line has more.
@@ -93,7 +95,7 @@ class Problem:
     """A contraction whose sizes are known.
 
     Attributes:
-        dtype: In which sums are made.
+        dtype: In which sums are made; lengths are counted in lanes of it.
         vectors: Vectors of a panel's line.
         heights: Of the tiles for a whole panel.
         wide: Columns of a panel.
@@ -107,6 +109,7 @@ class Problem:
         apart: Bytes of an element of C if its columns are apart; else 0.
         tables: Number of operands whose rows are looked up.
         stage: How A is staged, if it is.
+        sums_rows: Sums of A's rows are kept for a block.
     """
 
     dtype: str
@@ -122,6 +125,7 @@ class Problem:
     apart: int
     tables: int
     stage: Stage | None = None
+    sums_rows: bool = False
 
     @property
     def packs(self) -> bool:
@@ -142,6 +146,7 @@ class Areas:
     b_at: int
     stage_at: int
     tables_at: int
+    rows_at: int
     scratch: int
 
 
@@ -167,25 +172,25 @@ class Blocks:
     tasks: int
 
 
-def chunks_of(k: int, pieces: Sequence[int] | None = None, most: int = MOST_CHUNK, step: int = 1) -> tuple[Chunk, ...]:
+def chunks_of(k: int, pieces: Sequence[int] | None = None, most: int = MOST_CHUNK, unit: int = 1) -> tuple[Chunk, ...]:
     """Cut ``k`` into parts of equal length; those of a source with pieces end where a piece ends.
 
     Args:
         k: Length of the sums.
         pieces: Lengths of the pieces, none above ``most``; they add up to ``k``.
         most: Greatest length of a part.
-        step: Parts begin at multiples of it; those of pieces may be up to so many times as long for it.
+        unit: All parts but the last are multiples of it, if need be longer than ``most``.
     """
     count = max(1, -(-k // most))
     if pieces is None:
-        size = -(-k // count // step) * step
+        size = -(-k // (count * unit)) * unit
         starts = range(0, max(k, 1), max(size, 1))
         return tuple(Chunk(s, min(size, k - s), 0, 0) for s in starts)
     target = k / count
     chunks: list[Chunk] = []
     start = length = first = 0
     for i, piece in enumerate(pieces):
-        if length and (start + length) % step == 0 and (length + piece > most or length + piece / 2 > target):
+        if length and length % unit == 0 and (length + piece > most or length + piece / 2 > target):
             chunks.append(Chunk(start, length, first, i))
             start, length, first = start + length, 0, i
         length += piece
@@ -199,10 +204,9 @@ def _pitch(length: int, dtype: str) -> int:
     return (-(-length // width) + 1 | 1) * line
 
 
-def _areas(tile: int, sums: int, left: int, right: int, stage: int, tables: int) -> Areas:
-    """Lay out a thread's scratch memory from the bytes of its areas: sums, A's and B's panels, stage, tables."""
-    a, b, c, d, end = itertools.accumulate(map(_round, (max(tile, sums), left, right, stage, tables)))
-    return Areas(a, b, c, d, end)
+def _areas(tile: int, sums: int, left: int, right: int, stage: int, tables: int, rows: int) -> Areas:
+    """Lay out a thread's scratch memory: bytes of sums, A's and B's panels, stage, tables, sums of A's rows."""
+    return Areas(*itertools.accumulate(map(_round, (max(tile, sums), left, right, stage, tables, rows))))
 
 
 def _tile_bytes(dtype: str, vectors: int) -> int:
@@ -221,8 +225,10 @@ def _most_block(dtype: str, high: int, chunk: int) -> int:
     return max(1, rows // high) * high
 
 
-def run_length(k: int, rows: int) -> int:
+def run_length(dtype: str, k: int, rows: int) -> int:
     """How many products are summed in a register at most, for sums of ``k`` in ``rows`` rows."""
+    if dtype == "i32":
+        return _EXACT_RUN
     return _LOW_RUN if rows <= _LOW_ROWS else _SHORT_RUN if k <= _SHORT else _LONG_RUN
 
 
@@ -267,7 +273,7 @@ def cut(p: Problem) -> Blocks:
     each = row_tasks * column_tasks
     # several small products are one task
     task_groups = max(1, min(p.groups, _TASK // max(1, work * blocks))) if each == 1 else 1
-    most_run = run_length(p.k, p.m)
+    most_run = run_length(p.dtype, p.k, p.m)
     left = 0 if direct else (block + width) * pitch if p.stage is None else p.stage.size(block // p.stage.rows)
     return Blocks(
         task_groups=task_groups,
@@ -290,6 +296,7 @@ def cut(p: Problem) -> Blocks:
             0 if p.right == "packed" else (task_panels if p.packs else 1) * p.k * line,
             (block + width) * p.vectors * width * p.apart,
             block * 8 * p.tables,
+            block * 4 * p.sums_rows,
         ),
         tasks=-(-p.groups // task_groups) * each,
     )
@@ -311,7 +318,7 @@ def scratch_bound(
     Args:
         dtype: In which sums are made.
         vectors: Vectors of a panel's line.
-        k: Length of the sums.
+        k: Length of the sums, in lanes.
         packed: B was packed at load.
         apart: Bytes of an element of C if its columns are apart.
         tables: Operands whose rows are looked up.
@@ -324,6 +331,8 @@ def scratch_bound(
     high = tile_heights(dtype, vectors)[0]
     most = MOST_CHUNK * step
     chunk = min(k, most) if isinstance(k, int) else most
+    if dtype == "i32" and isinstance(k, int):
+        chunk = k  # pieces of an odd number of elements are not parted
     pitch = _pitch(chunk, dtype)
     sums = max(_PARTS, _MOST_BLOCK * wide * size) + width * size if not isinstance(k, int) or k > MOST_CHUNK else 0
     room = machine().l2 // 4
@@ -335,5 +344,5 @@ def scratch_bound(
     if stage is not None:
         left, block = D.maximum(stage[0], room), D.maximum(stage[1], _MOST_STAGED)
     right: DimLike = 0 if packed else D.maximum(machine().l2 // 2, k * wide * size)
-    rest = left + right + (block + width) * (wide * apart) + block * (8 * tables)
-    return max(_tile_bytes(dtype, vectors), sums) + rest + 64 * 6
+    rest = left + right + (block + width) * (wide * apart) + block * (8 * tables + 4 * (dtype == "i32"))
+    return max(_tile_bytes(dtype, vectors), sums) + rest + 64 * 7

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.panels import aligned
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import IN_FLIGHT, TILE_ARGUMENTS, by_height, fma
 from accord.backends.cpu.transpose import converted
 from accord.backends.protocol import Array
@@ -47,7 +47,7 @@ _CACHE_LINE: Final = 64
 _MAGIC: Final = 0x4B000000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Codes:
     """How a weight is coded: ``(code - zero point) * scale``.
 
@@ -258,7 +258,7 @@ def most_rows(codes: Codes, vectors: int) -> int:
     return codes_heights(codes, vectors)[0] ** 2
 
 
-@dataclass(frozen=True)
+@record
 class CodesTileCode(KernelCode):
     """A module with one function of :data:`accord.backends.cpu.tile.TILE_ARGUMENTS` for every height.
 

@@ -25,6 +25,7 @@ from accord.backends.cpu.dot import DotCode, dot_heights, pays
 from accord.backends.cpu.gemm import GemmCode, Right
 from accord.backends.cpu.halves import PAIRS, round_matrices, steps_of
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.lanes import INTEGERS, lanes_for
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
 from accord.backends.cpu.program import KernelCode
@@ -56,7 +57,7 @@ Pieces: TypeAlias = Callable[[Mapping[str, int]], Sequence[tuple[int, tuple[int,
 
 def accumulator(dtype: str) -> str:
     """The type in which products of values of ``dtype`` are summed."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
+    return "f32" if dtype in ("f16", "bf16") else "i32" if dtype in INTEGERS else dtype
 
 
 def with_sum(expr: Expr, dtype: str) -> Expr:
@@ -98,6 +99,7 @@ class Left:
         pieces: Makes the source's pieces, if it has them.
         stage: How the source is staged, and the calls of a tile, if it is.
         bound: For one that is staged: bytes for a single line of output, and the line's rows.
+        padding: Which of the extras is what there is around an image of integers; None for zeros.
     """
 
     source: Source
@@ -107,6 +109,7 @@ class Left:
     pieces: Pieces | None = None
     stage: Callable[[Mapping[str, int]], tuple[Stage, Sequence[tuple[int, ...]]]] | None = None
     bound: tuple[DimLike, DimLike] | None = None
+    padding: int | None = None
 
 
 @record
@@ -168,7 +171,7 @@ def contraction_phase(
     expr: Expr,
     operands: tuple[int, ...],
     *,
-    shared: int = 0,
+    shared: DimLike = 0,
 ) -> tuple[Phase, DimLike]:
     """A phase, and the bytes of scratch memory that a thread needs.
 
@@ -181,7 +184,8 @@ def contraction_phase(
         right: B.
         extras: Operands 1, 2 ... of the expression.
         out: C.
-        expr: What is stored; operand 0 is the sum, of type :func:`accumulator` of A's type.
+        expr: What is stored; operand 0 is the sum, of type :func:`accumulator` of A's type. Where that is i32, the
+            operand after the extras is the sum of A's row.
         operands: A, B, the extras, C, scratch.
         shared: Bytes at the start of the scratch memory that are not this phase's.
     """
@@ -198,7 +202,8 @@ def contraction_phase(
     packed = (right.packed and right.codes is None) or code.few > 0
     coded = 0 if right.codes is None else most_rows(right.codes, vectors)
     step = 2 if right.halves == PAIRS else 1
-    return phase, scratch_bound(dtype, vectors, k, packed, apart, len(code.tables), left.bound, coded, step)
+    bound = scratch_bound(dtype, vectors, values["k"], packed, apart, len(code.tables), left.bound, coded, step)
+    return phase, bound
 
 
 _Code = TypeVar("_Code", bound=GemmCode)
@@ -235,8 +240,9 @@ def describe(
     vectors = 1 if few else vectors_for(dtype, n) if isinstance(n, int) else 2
     keep = [i for i, size in enumerate(groups) if size != 1]
     walks = {"c": out, **{f"e{i}": e for i, e in enumerate(extras)}}
-    values: dict[str, DimLike] = {"m": D.product(rows), "n": n, "k": k, "a.offset": left.offset}
-    values["b.offset"], values["shared"] = right.offset, 0
+    count = lanes_for(dtype).count
+    values: dict[str, DimLike] = {"m": D.product(rows), "n": n, "k": D.ceildiv(k, count), "elements": k}
+    values["a.offset"], values["b.offset"], values["shared"] = left.offset, right.offset, 0
     values.update(left.values)
     kinds = (
         ("packed" if right.codes is None else "codes", "1")
@@ -277,6 +283,7 @@ def describe(
         tuple(patterns[f"e{i}"] for i in range(len(extras))),
         patterns["c"],
         expr,
+        left.padding,
     )
     return code, values
 
@@ -318,7 +325,8 @@ def packed_size(dtype: str, k: int, n: int, halves: str = "") -> int:
     width = machine().width(bits(dtype))
     if halves:
         return steps_of(k, halves) * -(-n // width) * width
-    return k * (n if few_columns(dtype, n, k) else -(-n // width) * width)
+    depth = -(-k // lanes_for(dtype).count)
+    return depth * (n if few_columns(dtype, n, k) else -(-n // width) * width)
 
 
 def _flat(walks: Mapping[str, Walk], rows: Shape, few: int, width: int) -> dict[str, Pattern] | None:
@@ -372,7 +380,7 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
     code, left = plan.code, plan.left
     stage: Stage | None = None
     words: list[int] = []
-    halves = code.right.halves
+    halves, joined = code.right.halves, code.lanes
     ready = "made" if code.right.column == "s" or code.right.dtype != code.dtype or halves else "ready"
     if code.right.step == "packed" or code.few:
         ready = "packed"
@@ -388,10 +396,14 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
         in_place = ready == "ready" and v["m"] < PACK_ROWS
         lengths = None if pieces is None else [length for length, _ in pieces]
         most = v["k"] if by_codes else MOST_LINES if in_place and pieces is None else MOST_CHUNK
-        chunks = chunks_of(v["k"], lengths, max(most, 1), 2 if halves == PAIRS else 1)
+        unit = 2 if halves == PAIRS else joined.count
+        chunks = chunks_of(v["elements"], lengths, max(most, 1) * joined.count, unit)
         words = [word for c in chunks for word in (c.start, c.length, c.first, c.last)]
         words += [word for _, piece in pieces or () for word in piece]
-    row = v["a.row"] if code.left.direct and code.left.dtype == code.dtype and not halves else 0
+        chunks = tuple(Chunk(c.start // joined.count, -(-c.length // joined.count), c.first, c.last) for c in chunks)
+    # the last lane of the last row may be read whole
+    direct = code.left.direct and code.left.dtype == joined.left and v["elements"] % joined.count == 0
+    row = v["a.row"] if direct and not halves else 0
     heights = _heights(code, v["m"], code.vectors)
     problem = Problem(
         code.dtype,
@@ -402,11 +414,12 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
         v["m"],
         v["n"],
         chunks,
-        row * bits(code.dtype) // 8,
+        row * bits(code.left.dtype) // 8,
         ready,
         plan.apart,
         len(code.tables),
         stage,
+        code.sums_rows,
     )
     return problem, words
 
@@ -423,7 +436,7 @@ def _launch(plan: _Plan, sizes: Sequence[int]) -> Launch:
         {name: getattr(blocks, name) for name in ("task_groups", "block", "task_rows", "task_panels")},
         **{name: getattr(blocks, name) for name in ("row_tasks", "column_tasks")},
         **{name: getattr(blocks, name) for name in ("panels", "run", "parts", "direct", "pack_b", "pitch")},
-        **{name: getattr(areas, name) for name in ("a_at", "b_at", "stage_at", "tables_at", "scratch")},
+        **{name: getattr(areas, name) for name in ("a_at", "b_at", "stage_at", "tables_at", "rows_at", "scratch")},
         groups=p.groups,
         chunks=p.chunks[0].last if p.stage is not None else len(p.chunks),
     )
@@ -461,11 +474,10 @@ def _tile(code: GemmCode, rows: int, vectors: int) -> KernelCode:
 
 def functions_of(code: GemmCode, rows: int, last_vectors: int) -> dict[str, KernelCode]:
     """The functions that a kernel calls for ``rows`` rows, by name of the parameter; see :func:`add_heights`."""
-    width = machine().width(bits(code.dtype))
     return {
         "tile": _tile(code, rows, code.vectors),
         "tile.last": _tile(code, rows, last_vectors),
-        **{name: TransposeCode(*dtypes, width) for name, dtypes in code.transposes.items()},
+        **{name: TransposeCode(*block) for name, block in code.transposes.items()},
     }
 
 

@@ -21,6 +21,7 @@ from accord.backends.cpu.contraction import (
     packed_size,
 )
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.lanes import Lanes, lanes_for
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.patches import AXIS_NAMES, PatchSource, Window, length_of, pieces_of, reach
 from accord.backends.cpu.record import record
@@ -34,7 +35,8 @@ from accord.ir.strides import Access
 __all__ = ["Convolution", "Image"]
 
 #: An image is staged for at most so many vectors of output channels, and input channels of a group: a copy of patches
-#: takes a seventh of the products' time for one vector, a thirtieth for four.
+#: takes a seventh of the products' time for one vector, a thirtieth for four. Of integers, whose products take a
+#: quarter of that time, for any number.
 _STAGED_VECTORS: Final = 4
 _STAGED_CHANNELS: Final = 128
 #: Lines of output that are shorter than this are too short for tiles of their own.
@@ -88,6 +90,7 @@ class Convolution:
         constant: The weights are packed at load.
         inside: No tap lies in the padding.
         halves: How panels hold numbers that are rounded to bf16, if they are.
+        padding: Which of the extras is what there is around an image of integers, less nothing; None for zeros.
     """
 
     images: DimLike
@@ -102,6 +105,7 @@ class Convolution:
     constant: bool
     inside: bool = False
     halves: str = ""
+    padding: int | None = None
 
     @property
     def dtype(self) -> str:
@@ -129,6 +133,7 @@ class Convolution:
         vectors = -(-self.columns // machine().width(bits(self.dtype)))
         dense = all(s <= (t - 1) * d + 1 for t, s, d in zip(w.taps, w.steps, w.dilations, strict=True))
         line = self.out_sizes[-1]
+        joined = lanes_for(self.dtype).count
         short = len(w.taps) == 2 and isinstance(line, int) and line < _SHORT_LINE
         return (
             not self.pointwise
@@ -136,8 +141,9 @@ class Convolution:
             and len(w.taps) <= 2
             and 0 not in w.taps
             and min(w.dilations) > 0
-            and vectors <= _STAGED_VECTORS
-            and self.channels <= _STAGED_CHANNELS
+            and (vectors <= _STAGED_VECTORS or joined > 1)
+            and self.channels <= _STAGED_CHANNELS * joined
+            and self.channels % joined == 0
             and dense
             and not short
         )
@@ -147,12 +153,15 @@ class Convolution:
         """K counts taps, then channels; else channels, then taps."""
         return self.staged or self.x.access.strides[1] == 1
 
-    def pack(self, w: Array) -> Array:
-        """Constant weights [M, C / groups, *taps] as panels, one group after the other."""
+    def matrices(self, w: Array) -> Array:
+        """Constant weights [M, C / groups, *taps] as B: [groups, k, M / groups]."""
         by_group = w.reshape(self.groups, self.columns, self.channels, -1)
         order = (0, 3, 2, 1) if self.channels_inner else (0, 2, 3, 1)
-        matrices = by_group.transpose(order).reshape(self.groups, self.length, self.columns)
-        return pack(matrices, self.dtype, self.halves).reshape(-1)
+        return by_group.transpose(order).reshape(self.groups, self.length, self.columns)
+
+    def pack(self, w: Array) -> Array:
+        """Constant weights [M, C / groups, *taps] as panels, one group after the other."""
+        return pack(self.matrices(w), self.dtype, self.halves).reshape(-1)
 
     def placed(self, at: int) -> RightMatrix:
         """Weights that are not constant, put without gaps from element ``at`` on: [groups, k, columns], or turned.
@@ -172,7 +181,7 @@ class Convolution:
         *,
         weights_at: int = 0,
         right: RightMatrix | None = None,
-        shared: int = 0,
+        shared: DimLike = 0,
     ) -> tuple[Phase, DimLike]:
         """A phase, and the scratch bytes that a thread needs.
 
@@ -183,7 +192,7 @@ class Convolution:
             operands: Image, weights (packed, or [M, C / groups, *taps] without gaps), extras, output, scratch.
             weights_at: First element of packed weights.
             right: How weights lie that are not as ``operands`` says.
-            shared: Bytes at the start of the scratch memory that are not this phase's.
+            shared: See :func:`~accord.backends.cpu.contraction.contraction_phase`.
         """
         # an output whose channels are apart is written in lines of pixels, which end with the image; so does a stage
         images = not self.staged and (out.access.strides[1] == 1 or self.images == 1)
@@ -222,6 +231,7 @@ class Convolution:
         else:
             few = not self.halves and bool(few_columns(self.dtype, m, k, right))
             a = self.stage(left, few=few) if self.staged else self._patches(left, images=images)
+        a = replace(a, padding=self.padding)
         return contraction_phase(groups, rows, m, k, a, right, walks[1:], walks[0], expr, operands, shared=shared)
 
     def _patches(self, left: Walk, *, images: bool) -> Left:
@@ -282,14 +292,19 @@ class _StageLayout:
     few: bool
 
     @property
+    def lanes(self) -> Lanes:
+        """What an element of a tile is."""
+        return lanes_for(self.dtype)
+
+    @property
     def pixel(self) -> int:
         """Bytes of a pixel."""
-        return self.channels * bits(self.dtype) // 8
+        return self.channels * bits(self.lanes.left) // 8
 
     @property
     def slack(self) -> int:
         """Bytes that may be overwritten after the end: a vector of pixels, or a vector."""
-        return (machine().width(bits(self.dtype)) + 1) * max(self.pixel, 64)
+        return (machine().width(bits(self.lanes.left)) + 1) * max(self.pixel, 64)
 
     def line(self, columns: DimLike) -> DimLike:
         """Bytes of a staged line for ``columns`` pixels of output: whole vectors, and one more."""
@@ -313,9 +328,9 @@ class _StageLayout:
         """One call for as many lines of the kernel as may be summed in registers; for few columns, for all of them."""
         taps, dilation = self.window.taps[-1], self.window.dilations[-1]
         joined = dilation == 1
-        length = self.channels * (taps if joined else 1)
+        length = self.channels * (taps if joined else 1) // self.lanes.count
         # half the usual run: where channels are so few, others sum one channel's taps at a time, and err less for it
-        at_once = max(1, run_length(self.channels * lines * taps, rows) // 2 // length)
+        at_once = max(1, run_length(self.dtype, self.channels * lines * taps, rows) // 2 // length)
         if self.few:
             at_once = lines
         calls: list[tuple[int, ...]] = []

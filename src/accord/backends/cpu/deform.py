@@ -10,7 +10,6 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from accord.backends.cpu.blocking import MOST_CHUNK
 from accord.backends.cpu.contraction import Left, RightMatrix, Walk, contraction_phase, packed_size
@@ -20,6 +19,7 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, PanelSource, Rows, clear
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.printer import Printer
+from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import converted
 from accord.backends.protocol import Phase
 from accord.expr.lang import Expr, bits, call, cast, operand
@@ -35,7 +35,7 @@ __all__ = ["DeformSource", "deform_phases"]
 _FAR = 2.0**30
 
 
-@dataclass(frozen=True)
+@record
 class DeformSource(PanelSource):
     """Patches whose taps are read at offsets. Channels of a pixel follow each other.
 

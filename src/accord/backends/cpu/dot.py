@@ -29,6 +29,8 @@ _SUMS: Final = 16
 
 def pays(dtype: str, columns: int, k: int) -> bool:
     """Whether so few columns are better computed this way: instructions for a row, counted."""
+    if dtype == "i32":
+        return False  # its lanes lie along k already
     width = machine().width(bits(dtype))
     return 1 <= columns <= min(MOST_COLUMNS, width // 2) and columns * (-(-k // width) + 3) < k
 

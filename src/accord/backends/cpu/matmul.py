@@ -53,6 +53,7 @@ def matmul_phase(
     out: Walk,
     expr: Expr,
     operands: tuple[int, ...],
+    shared: DimLike = 0,
 ) -> tuple[Phase, DimLike]:
     """A phase for a batch of products, and the bytes of scratch memory that a thread needs.
 
@@ -67,6 +68,7 @@ def matmul_phase(
         out: C; groups and rows as for A.
         expr: What is stored; operand 0 is the sum.
         operands: A, B, the extras, C, scratch.
+        shared: See :func:`~accord.backends.cpu.contraction.contraction_phase`.
     """
     if _is_swapped(m, n, k, a, b):
         # few rows of A, against columns of B that follow each other along k: those are the rows of C's transpose
@@ -89,5 +91,5 @@ def matmul_phase(
     left, out, *extras = moved
     right = replace(b, groups=tuple(b.groups[i] for i in apart))
     return contraction_phase(
-        tuple(batch[i] for i in apart), rows, n, k, matrix_left(left), right, extras, out, expr, operands
+        tuple(batch[i] for i in apart), rows, n, k, matrix_left(left), right, extras, out, expr, operands, shared=shared
     )

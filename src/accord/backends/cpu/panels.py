@@ -17,8 +17,8 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.record import record
-from accord.backends.cpu.transpose import call_transpose, converted
-from accord.expr.lang import bits
+from accord.backends.cpu.transpose import block_width, call_transpose, converted
+from accord.expr.lang import INTS, bits
 
 if TYPE_CHECKING:
     from accord.backends.protocol import Array
@@ -174,7 +174,8 @@ class Source(Protocol):
         Args:
             b: Where to write.
             dtype: Of the panel.
-            parameters: Names to values; "pieces" is the address of the table of pieces.
+            parameters: Names to values; "pieces" is the address of the table of pieces, "padding" what an image has
+                around it, if that is not zero.
             base: Address of A.
             rows: The rows' axes.
             first: First row.
@@ -300,12 +301,13 @@ def copy(b: Builder, dtype: str, source: str, place: str, length: str, target: s
     b.branch(b.compare("ne", whole, length), rest)
 
 
-def clear(b: Builder, dtype: str, target: str, length: str) -> None:
-    """Zeros, whole vectors: up to one vector after the last element is overwritten."""
+def clear(b: Builder, dtype: str, target: str, length: str, padding: str | None = None) -> None:
+    """Zeros, or the scalar ``padding``, in whole vectors: up to one after the last element is overwritten."""
     width = machine().width(bits(dtype))
+    zero = "zeroinitializer" if width > 1 else "0" if dtype in INTS else "0.0"
+    value = zero if padding is None else Printer(b, width).splat(dtype, padding, width)
     with b.loop(0, length, width) as i:
-        zero = "zeroinitializer" if width > 1 else "0.0"
-        Printer(b, width).store(dtype, zero, b.address(target, dtype, i))
+        Printer(b, width).store(dtype, value, b.address(target, dtype, i))
 
 
 def gather(b: Builder, dtype: str, source: str, place: str, step: str, length: str, target: str) -> None:
@@ -345,7 +347,7 @@ def transpose(
         pitch: Bytes from line to line of the target.
         exact: Lines of the target may follow each other without gaps; only after the last one something is overwritten.
     """
-    width = machine().width(bits(dtype))
+    width = block_width(dtype)
 
     def blocks() -> None:
         # the last block of a line overlaps the one before it

@@ -138,9 +138,10 @@ class PatchSource(PanelSource):
         high = b.max(b.min(until, length), low)
         low = b.op(f"select i1 {valid}, i64 {low}, i64 {length}")
         high = b.op(f"select i1 {valid}, i64 {high}, i64 {length}")
-        clear(b, dtype, target, low)
+        padding = p.get("padding")
+        clear(b, dtype, target, low, padding)
         copy(b, dtype, self.dtype, b.address(source, self.dtype, low), b.sub(high, low), b.address(target, dtype, low))
-        clear(b, dtype, b.address(target, dtype, high), b.sub(length, high))
+        clear(b, dtype, b.address(target, dtype, high), b.sub(length, high), padding)
 
 
 def pieces_of(

@@ -151,11 +151,17 @@ class Registers:
         return self._from_memory(dtype, x)
 
     def store_masked(self, dtype: str, value: str, address: str, count: str) -> None:
-        """Write the first ``count`` <= ``width`` elements; nothing after them is touched."""
+        """Write the first ``count`` <= ``width`` elements; nothing after them is touched.
+
+        LLVM 22 makes one store of a narrowing and a masked store, and where the mask is known to have one element, a
+        plain store of the element before it was narrowed. So it does not get to know how many there are.
+        """
         if self.width == 1:
             self.store(dtype, value, address)
             return
         memory = _in_memory(dtype)
+        if bits(memory) < 32:
+            count = self._op(f'call i64 asm "", "=r,0"(i64 {count})')
         type_, mask = self._type(memory), self._type("bool")
         name = f"@llvm.masked.store.v{self.width}{_suffix(memory)}.p0"
         self._b.declare(f"declare void {name}({type_}, ptr, {mask})")

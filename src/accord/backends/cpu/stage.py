@@ -110,12 +110,13 @@ class StageSource:
         """Copy pixels [low, high) of a line of ``pixels``, whose pixel 0 would lie at ``place``; the rest is zero."""
         low, high, pixels = limits
         channels, last = p["x.channels"], self.axes - 1
-        clear(b, dtype, target, b.mul(low, channels))
+        padding = p.get("padding")
+        clear(b, dtype, target, b.mul(low, channels), padding)
         source = b.address(place, self.dtype, b.mul(low, p[f"x{last}.stride"]))
         to = b.address(target, dtype, b.mul(low, channels))
         self._pixels(b, dtype, p, source, b.sub(high, low), to)
         end = b.mul(high, channels)
-        clear(b, dtype, b.address(target, dtype, end), b.sub(b.mul(pixels, channels), end))
+        clear(b, dtype, b.address(target, dtype, end), b.sub(b.mul(pixels, channels), end), padding)
 
     def _pixels(self, b: Builder, dtype: str, p: Mapping[str, str], source: str, count: str, target: str) -> None:
         channels, step = p["x.channels"], p[f"x{self.axes - 1}.stride"]

@@ -23,7 +23,7 @@ class Pattern:
         column: From column to column: "0" (repeats), "1" (next element), "s" (a stride). Where a tile's elements are
             stored as one line: "0", "f" (the operand is such a line too), "p" (one row of it repeats).
         row: From row to row: "0", "1", "u" (one stride), "t" (looked up in a table, made from a stride for each axis
-            of the rows).
+            of the rows), "b" (the next element, counted from the block's first row).
     """
 
     dtype: str
@@ -87,7 +87,9 @@ class Store:
         b, pattern = self.b, self.operands[name]
         if pattern.row == "0":
             return base
-        if pattern.row == "t":
+        if pattern.row == "b":
+            place = r
+        elif pattern.row == "t":
             place = b.op(f"load i64, ptr {b.address(self.tables[name], 'i64', r)}")
         else:
             place = b.mul(b.add(row, r), "1" if pattern.row == "1" else self.p[f"{name}.row"])

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.lanes import lanes, multiply
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
@@ -63,10 +64,9 @@ _Key: TypeAlias = tuple[int, int, int]
 
 def most_rows(dtype: str, vectors: int) -> int:
     """Rows of the highest tile: its sums, a line of B and an element of A fill the registers."""
-    del dtype  # registers hold vectors, whatever their elements are
     wide = machine().vector_bits == 512
     left = (32 if wide else 16) - 1 - vectors
-    if not wide and "fma" not in machine().has:
+    if lanes().count == 2 if dtype == "i32" else not wide and "fma" not in machine().has:
         left -= 1  # a product needs a register before it is added
     return max(1, min(MOST_HEIGHT if wide else MOST_HEIGHT // 2, left // vectors))
 
@@ -106,7 +106,7 @@ class TileCode(KernelCode):
     """A module with one function of :data:`TILE_ARGUMENTS` for every height.
 
     Attributes:
-        dtype: "f32" or "f64".
+        dtype: "f32" or "f64"; "i32" where an element is a lane of :mod:`accord.backends.cpu.lanes`.
         vectors: Vectors of a row.
         pairs: Elements of A and B are pairs of bf16, neighbours along k; a step adds both products.
     """
@@ -166,6 +166,7 @@ class _Tile:
         self.size = bits(code.dtype) // 8
         self.type = vector(code.dtype, self.width)
         self.zero = "zeroinitializer" if self.width > 1 else "0.0"
+        self.add = "add" if code.dtype == "i32" else "fadd"
         self.sets = 1
         while self.sets < 4 and self.sets * rows * self.vectors < IN_FLIGHT:
             self.sets *= 2
@@ -173,6 +174,13 @@ class _Tile:
         self.looks_ahead = rows > 2 and self.vectors > 1
         self.keys = [(r, v) for r in range(rows) for v in range(self.vectors)]
         self.pairs = code.pairs
+
+    def _multiply(self, name: str, total: str, left: str, right: str) -> None:
+        """``name = total + left * right``."""
+        if self.dtype == "i32":
+            multiply(self.b, self.width, total, left, right, name)
+        else:
+            self.b.emit(f"{name} = {self._product(left, right, total)}")
 
     def write(self) -> Builder:
         b = self.b
@@ -281,7 +289,7 @@ class _Tile:
                 spread = self._element(at[r // _SHARED * _SHARED][0], r % _SHARED, u)
                 for v in range(self.vectors):
                     now, later = sums[u, r, v]
-                    b.emit(f"{later} = {self._product(spread, columns[v], now)}")
+                    self._multiply(later, now, spread, columns[v])
         for now, later in at.values():
             self._advance(later, now, sets * self.size)
         self._advance(b_next, b_at, self.line_steps[sets])
@@ -335,7 +343,7 @@ class _Tile:
     def _tree(self, values: Sequence[str]) -> str:
         while len(values) > 1:
             pairs = zip(values[::2], values[1::2], strict=True)
-            values = [self.b.op(f"fadd {self.type} {x}, {y}") for x, y in pairs]
+            values = [self.b.op(f"{self.add} {self.type} {x}, {y}") for x, y in pairs]
         return values[0]
 
     def _finish(self, sums: Mapping[tuple[int, int], str], adds: str) -> None:
@@ -345,7 +353,7 @@ class _Tile:
         def add() -> None:
             for key in self.keys:
                 old = printer.load(self.dtype, places[key])
-                printer.store(self.dtype, b.op(f"fadd {self.type} {old}, {sums[key]}"), places[key])
+                printer.store(self.dtype, b.op(f"{self.add} {self.type} {old}, {sums[key]}"), places[key])
 
         def put() -> None:
             for key in self.keys:

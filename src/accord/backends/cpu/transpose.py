@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from accord.backends.cpu.llvm import Builder, vector
+from accord.backends.cpu.machine import machine
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.record import record
-from accord.expr.lang import cast, operand
+from accord.expr.lang import bits, cast, operand
 
-__all__ = ["TransposeCode", "call_transpose", "converted"]
+__all__ = ["TransposeCode", "block_width", "call_transpose", "converted", "moved_by"]
 
 #: What is read: address, bytes from line to line, and how many lines may be read. What is written: the same. Lines
 #: beyond those are read as the last one, and not written. Elements of a line, one vector, follow each other. Lines are
@@ -19,9 +20,22 @@ __all__ = ["TransposeCode", "call_transpose", "converted"]
 _ARGUMENTS: Final = "ptr %from, i64 %from_line, i64 %from_lines, ptr %to, i64 %to_line, i64 %to_lines"
 
 
+def moved_by(source: str, target: str) -> int:
+    """What :func:`converted` adds: between i8 and u8 the order of the numbers is kept, not their values."""
+    return {("i8", "u8"): 128, ("u8", "i8"): -128}.get((source, target), 0)
+
+
 def converted(b: Builder, width: int, value: str, source: str, target: str) -> str:
-    """A value of another type."""
-    return value if source == target else Printer(b, width).value(cast(operand(0, source), target), [value])
+    """A value of another type; see :func:`moved_by`."""
+    expr = cast(operand(0, source), target)
+    if moved_by(source, target):
+        expr = expr ^ 0x80 if target == "u8" else expr ^ -0x80
+    return value if source == target else Printer(b, width).value(expr, [value])
+
+
+def block_width(dtype: str) -> int:
+    """Lines of a block whose elements become ``dtype``: of narrow ones as many as of 32 bits, for want of registers."""
+    return machine().width(max(32, bits(dtype)))
 
 
 @record

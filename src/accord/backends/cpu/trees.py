@@ -7,7 +7,6 @@ and leaves are their own children, so all lanes take as many steps as the tree i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.record import record
 from accord.backends.protocol import Array
 from accord.expr.lang import Expr, operand
 from accord.expr.primitives import isnan, max_, min_, select
@@ -31,7 +31,7 @@ _VECTORS = 4
 _LEAST_ROWS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Question:
     """An interior node. Children are numbers of questions, or ``-1 - leaf``.
 
@@ -52,7 +52,7 @@ class Question:
     missing: bool
 
 
-@dataclass(frozen=True)
+@record
 class Forest:
     """Trees as machine code reads them; a node's children are at ``2 * node``, for "yes", and after it.
 
@@ -242,7 +242,7 @@ def codes_of(forest: Forest, targets: int, kind: str) -> tuple[TreeCode, TreeCod
     return few, many
 
 
-@dataclass(frozen=True)
+@record
 class TreeCode(KernelCode):
     """A task is a block of rows. Parameters: rows, columns, trees, targets.
 

@@ -24,7 +24,8 @@ import numpy as np
 
 from accord.backends.cpu.contraction import Left, RightMatrix, add_heights, describe, functions_of, pack, packed_size
 from accord.backends.cpu.conv import Convolution, Image
-from accord.backends.cpu.gemm import GemmCode, Writer
+from accord.backends.cpu.gemm import GemmCode
+from accord.backends.cpu.gemm_writer import GemmWriter
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.panels import Chunk
 from accord.backends.cpu.program import KernelCode
@@ -115,7 +116,7 @@ class WinogradCode(GemmCode):
         return _Writer(self, name).write()
 
 
-class _Writer(Writer):
+class _Writer(GemmWriter):
     def block(self, here: dict[str, str], row: str, rows: str, panels: tuple[str, str]) -> None:
         """Stage the image's lines, transform them, multiply, and for each panel transform back and store."""
         b, p, code = self.b, self.p, self.code
@@ -357,6 +358,8 @@ def _launch(code: WinogradCode, names: tuple[str, ...], sizes: _Sizes, evaluated
         parts=0,
         direct=0,
         pack_b=0,
+        shared=0,
+        rows_at=0,
         pitch=D.evaluate(sizes.pitch(line), {}),
         tiles=tiles,
         **dict(zip(("a_at", "b_at", "y_at", "stage_at", "tables_at", "scratch"), cut.starts[1:], strict=True)),

@@ -59,7 +59,9 @@ class FuseEpilogue(Rule):
     name: ClassVar[str] = "fuse-epilogue"
     level: ClassVar[int] = 2
     ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops(
-        "Conv", "ConvTranspose", "DeformConv", "Gemm", "MatMul", "MaxPool", "AveragePool", "LpPool", "Resize"
+        *("Conv", "ConvTranspose", "DeformConv", "Gemm", "MatMul"),
+        *("ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatMul"),
+        *("MaxPool", "AveragePool", "LpPool", "Resize"),
     )
 
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,17 @@ from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, channels_last, contiguous
 
-__all__ = ["conv", "conv_transpose", "gemm", "matmul"]
+__all__ = [
+    "Matrices",
+    "after",
+    "conv",
+    "conv_transpose",
+    "convolution_of",
+    "gemm",
+    "matmul",
+    "matrices",
+    "walk_of",
+]
 
 _TYPES = ("f32", "f64", "f16", "bf16")
 
@@ -55,7 +65,8 @@ def _split(access: Access, rank: int) -> tuple[tuple[DimLike, ...], DimLike, Dim
     return strides[: rank - 2], strides[rank - 2], strides[rank - 1]
 
 
-def _walk(dtype: str, access: Access) -> Walk:
+def walk_of(dtype: str, access: Access) -> Walk:
+    """The walk of an access whose last axes are rows and columns; those before them are groups."""
     groups, row, column = _split(access, len(access.strides))
     return Walk(dtype, groups, (row,), column, access.offset)
 
@@ -68,7 +79,7 @@ def _insert(access: Access, *axes: int) -> Access:
     return Access(tuple(strides), access.offset)
 
 
-@arranges("MatMul", "Gemm")
+@arranges("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
 def any_matrices(view: NodeView) -> Arrangement:
     """Operands of any strides; what is written is row-major."""
     del view
@@ -84,8 +95,33 @@ def matmul(view: NodeView) -> Kernel | Reason:
     (a, b), dtype = found
     if not a or not b:
         return Reason("a scalar operand")
-    at_a, at_b, at_c = view.access(0), view.access(1), view.output_access()
-    lacking: list[int] = []  # axes of the product that its output has not
+    p = matrices(view, (a, view.access(0)), (b, view.access(1)))
+    return _product(view, f"matmul {dtype}", dtype, p.batch, p.sizes, p.accesses, p.epilogue, (0, 1))
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A product with NumPy's rules, as matrices.
+
+    Attributes:
+        batch: Sizes of the batch axes.
+        sizes: m, n, k.
+        accesses: A [*batch, m, k], B [*batch, k, n], C [*batch, m, n].
+        epilogue: Over C's axes.
+        lacking: Axes of [*batch, m, n] that the output has not.
+    """
+
+    batch: Shape
+    sizes: tuple[DimLike, DimLike, DimLike]
+    accesses: tuple[Access, Access, Access]
+    epilogue: Epilogue
+    lacking: tuple[int, ...]
+
+
+def matrices(view: NodeView, left: tuple[Shape, Access], right: tuple[Shape, Access]) -> Matrices:
+    """The product of two operands of at least one axis; vectors are matrices of one row or column."""
+    (a, at_a), (b, at_b) = left, right
+    lacking: list[int] = []
     rank = max(len(a), len(b), 2)
     if len(a) == 1:
         a, at_a = (1, *a), _insert(at_a, 0)
@@ -96,15 +132,12 @@ def matmul(view: NodeView) -> Kernel | Reason:
     batch = view.broadcast(a[:-2], b[:-2]) or ()
     epilogue = epilogue_of(view)
     extras = [Extra(e.dtype, _insert(e.access, *lacking)) for e in epilogue.extras]
-    return _product(
-        view,
-        f"matmul {dtype}",
-        dtype,
+    return Matrices(
         batch,
         (a[-2], b[-1], b[-2] if isinstance(b[-2], int) else a[-1]),
-        (_batched(a, at_a, batch), _batched(b, at_b, batch), _insert(at_c, *lacking)),
+        (_batched(a, at_a, batch), _batched(b, at_b, batch), _insert(view.output_access(), *lacking)),
         Epilogue(epilogue.expr, tuple(extras)),
-        (0, 1),
+        tuple(lacking),
     )
 
 
@@ -147,10 +180,10 @@ def _product(
         groups, step, column = _split(at_b, len(at_b.strides))
         right = RightMatrix(dtype, groups, step, column, at_b.offset, halves=kind)
     expr = with_sum(epilogue.expr, accumulator(dtype))
-    extras = [_walk(e.dtype, e.access) for e in epilogue.extras]
+    extras = [walk_of(e.dtype, e.access) for e in epilogue.extras]
     operands = tuple(range(2 + len(extras) + 2))
-    out = _walk(epilogue.expr.dtype, at_c)
-    phase, scratch = matmul_phase(batch, m, n, k, _walk(dtype, at_a), right, extras, out, expr, operands)
+    out = walk_of(epilogue.expr.dtype, at_c)
+    phase, scratch = matmul_phase(batch, m, n, k, walk_of(dtype, at_a), right, extras, out, expr, operands)
     flops = 2 * D.product((*batch, m, n, k))
     rounds = "bfloat16" if right.halves else ""
     if rounds or right.codes is not None:
@@ -237,12 +270,12 @@ def gemm(view: NodeView) -> Kernel | Reason:
         added = cast(operand(1, bias[1]), real)
         total = call("add", total, added if beta == 1.0 else call("mul", added, const(beta, real)))
         reads = (0, 1, 2)
-    epilogue = _after(total, extras, epilogue_of(view))
+    epilogue = after(total, extras, epilogue_of(view))
     sizes = (m, n, b[0] if isinstance(b[0], int) else a[1])
     return _product(view, f"gemm {dtype}", dtype, (), sizes, (at_a, at_b, at_c), epilogue, reads)
 
 
-def _after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
+def after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
     """``own`` (operands: the sum, then ``extras``) followed by an epilogue of its result."""
     shift = len(extras)
 
@@ -302,16 +335,16 @@ def deform_conv(view: NodeView) -> Kernel | Reason:
     return NativeKernel(f"deform conv {dtype}", tuple(phases), reads, constants, workspace=scratch, flops=flops)
 
 
-@arranges("Conv", "ConvTranspose")
+@arranges("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
 def images_with_channels_last(view: NodeView) -> Arrangement:
     """Channels follow each other in what is written; any image can be read, and weights without gaps."""
     shape = view.output().shape
     if shape is None or len(shape) < 3:
         return Arrangement()
-    if is_depthwise(view):
+    if view.node.op_type in ("Conv", "ConvTranspose") and is_depthwise(view):
         return channels_last_arrangement(view)
-    weights = None if view.node.op_type == "ConvTranspose" else tuple(range(len(shape)))
-    return Arrangement((None, weights), (channels_last(len(shape)),), strided=True)
+    inputs = (None, tuple(range(len(shape)))) if view.node.op_type == "Conv" else ()
+    return Arrangement(inputs, (channels_last(len(shape)),), strided=True)
 
 
 @selects("Conv", epilogue=True)
@@ -325,30 +358,11 @@ def conv(view: NodeView) -> Kernel | Reason:
     if isinstance(found, Reason):
         return found
     (x, w), dtype = found
+    convolution = convolution_of(view, x, w, Image(dtype, view.access(0)), constant=view.tensor(1).is_const)
     out = view.output().shape
-    axes = len(x) - 2
-    if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
-        return Reason("only one to three spatial axes")
-    if not D.is_known(w) or 0 in w:
-        return Reason("the weights' shape is only known at run time")
-    groups = int(view.attr("group", 1))
-    window = _window(view, w)
-    pads, inside = _pads(view, x[2:], out[2:], window)
+    if isinstance(convolution, Reason) or out is None:
+        return convolution if isinstance(convolution, Reason) else Reason("the output's rank is not known")
     epilogue, reads = _with_bias(view, dtype, out)
-    convolution = Convolution(
-        x[0],
-        groups,
-        w[1],
-        w[0] // groups,
-        x[2:],
-        out[2:],
-        window,
-        tuple(pads),
-        Image(dtype, view.access(0)),
-        constant=view.tensor(1).is_const,
-        inside=inside,
-        halves=_halves(view, dtype),
-    )
     constants: dict[int, Constant] = {}
     against = reason_against(convolution)
     if convolution.constant:
@@ -381,6 +395,22 @@ def _window(view: NodeView, w: Sequence[int]) -> Window:
     )
 
 
+def convolution_of(view: NodeView, x: Shape, w: Shape, image: Image, *, constant: bool) -> Convolution | Reason:
+    """What a node convolves, from shapes of input and weights; whether the weights are packed at load."""
+    out = view.output().shape
+    axes = len(x) - 2
+    if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
+        return Reason("only one to three spatial axes")
+    if not D.is_known(w) or 0 in w:
+        return Reason("the weights' shape is only known at run time")
+    groups = int(view.attr("group", 1))
+    window = _window(view, w)
+    pads, inside = _pads(view, x[2:], out[2:], window)
+    columns = w[0] // groups
+    sizes, kind = (x[2:], out[2:]), _halves(view, image.dtype)
+    return Convolution(x[0], groups, w[1], columns, *sizes, window, tuple(pads), image, constant, inside, kind)
+
+
 def _packed_weights(fact: TensorFact, convolution: Convolution, transformed: bool) -> Array:
     if transformed:
         return transformed_weights(fact.numpy(), convolution.groups)
@@ -391,13 +421,13 @@ def _with_bias(view: NodeView, dtype: str, out: Shape, index: int = 2) -> tuple[
     """The addition of a convolution's bias, input ``index``, and what is fused to it, and the inputs that it reads."""
     real = accumulator(dtype)
     if not view.has(index):
-        return _after(operand(0, real), [], epilogue_of(view)), (0, 1)
+        return after(operand(0, real), [], epilogue_of(view)), (0, 1)
     axes = len(out) - 2
     access = view.access(index)
     over_axes = Access((*access.strides, *(0,) * axes), access.offset)
     bias = Extra(dtype, broadcast_access((out[1], *(1,) * axes), out, over_axes))
     total = call("add", operand(0, real), cast(operand(1, dtype), real))
-    return _after(total, [bias], epilogue_of(view)), (0, 1, index)
+    return after(total, [bias], epilogue_of(view)), (0, 1, index)
 
 
 def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[list[DimLike], bool]:

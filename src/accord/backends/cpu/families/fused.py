@@ -138,6 +138,9 @@ def _epilogue(body: _Body, root: NodeView) -> tuple[Epilogue, list[int]] | Reaso
     return Epilogue(final, tuple(extras.values())), [body.number[v] for v in extras]
 
 
+_QUANTISE = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
 def _external(
     inner: NodeView, index: int, v: ir.Value, shape: tuple[object, ...], extras: dict[ir.Value, Extra]
 ) -> Expr | Reason:
@@ -146,7 +149,8 @@ def _external(
     dtype = None if fact.dtype is None else dtype_name(fact.dtype)
     if dtype is None or fact.shape is None:
         return Reason(f"operand {index} of {inner.node.op_type} has no expressions")
-    if fact.const is not None and fact.const.size == 1:
+    # scales and zero points differ from node to node, and kernels should not
+    if fact.const is not None and fact.const.size == 1 and inner.node.op_type not in _QUANTISE:
         return const(fact.numpy().reshape(-1)[0].item(), dtype)
     access = broadcast_access(fact.shape, shape, inner.access(index))  # type: ignore[arg-type]
     extras[v] = Extra(dtype, access)

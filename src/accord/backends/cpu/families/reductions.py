@@ -9,11 +9,12 @@ from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.space import Run
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast, const
-from accord.expr.primitives import eq, select
+from accord.expr.onnx_quantize import quantized
+from accord.expr.primitives import eq, max_, min_, select
 from accord.ir import dims as D
 from accord.ir.reason import Reason
 
-__all__ = ["arg_extreme", "cumulative", "global_pool", "mean_of", "reduction"]
+__all__ = ["arg_extreme", "cumulative", "dynamic_quantize", "global_pool", "mean_of", "reduction"]
 
 #: Operator → (combination, expression before, expression after).
 _KINDS = {
@@ -139,6 +140,32 @@ def cumulative(group: Group, view: NodeView) -> Reason | None:
     running = ("exclusive" if exclusive else "inclusive") + ("_back" if view.attr("reverse", 0) else "")
     value = cast(x.expr, "f64") if x.expr.dtype in FLOATS else x.expr
     return group.define(view, 0, group.reduce(kind, (value,), [run], running)[0], x.axes)
+
+
+@member("DynamicQuantizeLinear")
+def dynamic_quantize(group: Group, view: NodeView) -> Reason | None:
+    """The range of the data and 0, divided into 255 steps."""
+    x = group.term(view, 0)
+    if isinstance(x, Reason):
+        return x
+    if x.dtype != "f32":
+        return Reason("only f32 is quantised by its range")
+    runs = [run for run in x.axes if run]
+    value = cast(x.expr, "f32")
+    high, low = (group.reduce(kind, (value,), runs)[0] if runs else value for kind in ("max", "min"))
+    high, low = max_(high, 0.0), min_(low, 0.0)
+    scale = select(eq(high, low), 1.0, (high - low) / 255.0)
+    zero = cast(call("round", max_(min_(-low / scale, 255.0), 0.0)), "u8")
+    results: tuple[tuple[Expr, Sequence[Run]], ...] = (
+        (quantized(value / scale, zero, "u8"), x.axes),
+        (scale, ()),
+        (zero, ()),
+    )
+    for j, (result, axes) in enumerate(results):
+        refused = group.define(view, j, result, axes) if view.node.outputs[j].name else None
+        if refused is not None:
+            return refused
+    return None
 
 
 @member("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")

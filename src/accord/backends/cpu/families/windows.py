@@ -26,7 +26,7 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, channels_last, contiguous
 
-__all__ = ["channels_last_arrangement", "depthwise_kernel", "is_depthwise"]
+__all__ = ["channels_last_arrangement", "depthwise_kernel", "is_depthwise", "packed_taps", "window_axes"]
 
 #: Channels of a group up to which its convolution is computed lane by lane and not as a matrix product.
 _FEW_INPUTS, _FEW_OUTPUTS = 4, 16
@@ -71,9 +71,14 @@ def window_axes(view: NodeView, sizes: Shape, out: Shape, kernel: Sequence[int])
     return [Axis(*v) for v in zip(out, sizes, kernel, strides, pads, dilations, strict=True)]
 
 
-def is_depthwise(view: NodeView) -> bool:
-    """Whether a Conv has several groups of so few channels that lanes run along channels rather than along a sum."""
-    w = view.tensor(1).shape
+def is_depthwise(view: NodeView, filters: int = 1) -> bool:
+    """Whether a Conv has several groups of so few channels that lanes run along channels rather than along a sum.
+
+    Args:
+        view: The node.
+        filters: Which input the filters are.
+    """
+    w = view.tensor(filters).shape
     group = int(view.attr("group", 1))
     if w is None or group < 2 or not isinstance(w[0], int) or not isinstance(w[1], int):
         return False
@@ -101,7 +106,7 @@ def depthwise_kernel(view: NodeView) -> Kernel | Reason:
     acc = accumulator(dtype)
     constants: dict[int, Array] = {}
     if view.tensor(1).is_const:
-        constants[1] = _packed(view.tensor(1).numpy(), acc)
+        constants[1] = packed_taps(view.tensor(1).numpy(), acc)
         padded = constants[1].shape
         weights = (acc, Access(contiguous(padded)), True)
     else:
@@ -129,7 +134,7 @@ def depthwise_kernel(view: NodeView) -> Kernel | Reason:
     return NativeKernel(f"depthwise conv {dtype}", (phase,), reads, constants=constants, flops=flops)
 
 
-def _packed(weights: Array, acc: str) -> Array:
+def packed_taps(weights: Array, acc: str) -> Array:
     """Weights [M, C / group, taps] as [taps, C / group, M padded to whole vectors]."""
     lanes = machine().width(bits(acc))
     moved = np.moveaxis(weights, (0, 1), (-1, -2)).astype(_NUMPY[acc])
