@@ -5,6 +5,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import accord
+from accord import Tensor
 from accord.backends.protocol import FixedLaunch, NativeKernel
 from accord.runtime import stored as stored_module
 
@@ -143,3 +144,32 @@ def test_a_plan_names_methods_of_its_own_parts_only():
     for owner, name in ((np.zeros(3), "tofile"), (stored_module.Storage("plans"), "folder"), (5, "bit_length")):
         with pytest.raises(stored_module.pickle.UnpicklingError, match="no part of a plan"):
             stored_module._bound(owner, name)
+
+
+def test_models_without_the_users_operators_are_found_again_and_others_are_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCORD_CACHE", str(tmp_path))
+    x = np.array([1.0, -2.0], np.float32)
+    plain = model([helper.make_node("Abs", ["x"], ["y"])], {"x": [2]}).SerializeToString()
+    made = model([helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")], {"x": [2]})
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    gelu = made.SerializeToString()
+
+    def stages(content: bytes) -> list[str]:
+        seen: list[str] = list(accord.load(content).seconds)
+        return seen
+
+    stages(plain), stages(gelu)
+    assert stages(plain) == stages(gelu) == ["stored"]
+
+    @accord.operator("com.microsoft::Gelu")
+    def negative(x: Tensor["float32"]) -> Tensor["float32"]:  # noqa: F821
+        return -x
+
+    try:
+        assert stages(plain) == ["stored"]
+        assert stages(gelu) != ["stored"]
+        np.testing.assert_array_equal(accord.load(gelu)(x)[0], -x)
+        assert stages(gelu) != ["stored"]
+    finally:
+        negative.unregister()
+    assert stages(gelu) == ["stored"]

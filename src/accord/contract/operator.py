@@ -31,7 +31,7 @@ from accord.contract.sizes import evaluate_condition, evaluate_size, names_in
 from accord.errors import ContractError
 from accord.ir.dims import Dim, DimLike
 from accord.ir.facts import Fact, TensorFact
-from accord.ir.infer import Inference, rule
+from accord.ir.infer import Inference, rule, shape_rule
 
 __all__ = ["Operator", "Tensor", "TensorSpec", "operator"]
 
@@ -300,8 +300,13 @@ def operator(name: str, *, since: int = 1) -> Callable[[Callable[..., Any]], Ope
 
 
 def _rule_of(domain: str, name: str) -> Callable[[Inference], Sequence[Fact]]:
+    """The shape rule of the user's contract in force; where there is none, the rule that there was before."""
+    before = shape_rule(domain, name)
+
     def shapes(n: Inference) -> Sequence[Fact]:
         contract = user_contract(domain, name, n.opset)
+        if contract is None and before is not None:
+            return before(n)
         if contract is None or contract.semantic.shape_rule is None:
             return [TensorFact(None, None)] * len(n.node.outputs)
         facts: Sequence[Fact] = contract.semantic.shape_rule(n)

@@ -24,6 +24,7 @@ __all__ = [
     "unregister",
     "user_contract",
     "user_contracts",
+    "user_operators",
 ]
 
 _LOCK = threading.Lock()
@@ -103,6 +104,12 @@ def user_contracts() -> list[Contract]:
     """All registered user contracts."""
     with _LOCK:
         return [c for versions in _USER.values() for c in versions]
+
+
+def user_operators() -> frozenset[tuple[str, str]]:
+    """Domain and name of each registered user operator."""
+    with _LOCK:
+        return frozenset(_USER)
 
 
 def user_contract(domain: str, name: str, version: int) -> Contract | None:

@@ -29,7 +29,7 @@ from accord.ir.facts import (
     to_numpy,
 )
 
-__all__ = ["Analyzer", "Evaluator", "Inference", "ShapeRule", "op_name", "rule"]
+__all__ = ["Analyzer", "Evaluator", "Inference", "ShapeRule", "op_name", "rule", "shape_rule"]
 
 ShapeRule: TypeAlias = "Callable[[Inference], Sequence[Fact]]"
 _RULES: dict[tuple[str, str], ShapeRule] = {}
@@ -45,6 +45,11 @@ def rule(*names: str, domain: str = "") -> Callable[[_R], _R]:
         return function
 
     return register
+
+
+def shape_rule(domain: str, name: str) -> ShapeRule | None:
+    """The shape rule of an operator, if one is registered."""
+    return _RULES.get((domain, name))
 
 
 def op_name(node: ir.Node) -> str:

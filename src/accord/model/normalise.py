@@ -18,6 +18,7 @@ import accord.model.flex
 import accord.model.gradient
 import accord.model.upgrade
 import accord.ops.shapes  # noqa: F401  registers the shape rules
+from accord.contract.registry import user_contract
 from accord.errors import GraphError, UnsupportedError, VerifyError
 from accord.ir import dims as D
 from accord.ir.build import Builder
@@ -259,7 +260,8 @@ class _Walk:
                 self._enter(node, branch, scope)
                 return
             self._bodies(node, scope)
-        expansion = expansion_for(node.domain, node.op_type, version)
+        own = user_contract(node.domain, node.op_type, version) is not None  # what the user declares is not expanded
+        expansion = None if own else expansion_for(node.domain, node.op_type, version)
         if expansion is not None:
             context = Inference(node, self.analyzer)
             if not scope.made:

@@ -363,6 +363,7 @@ def _stored(compiled: Compiled) -> StoredModel:
         tuple(sorted(used)),
         compiled.external,
         compiled.decisions,
+        compiled.operators,
     )
 
 

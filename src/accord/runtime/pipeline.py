@@ -68,6 +68,7 @@ class Compiled:
         interface: What the file says of inputs, outputs and origin.
         external: Path, size and time of change of each file with external data.
         decisions: What was taken to be so of sizes: expressions and their values.
+        operators: Domain and name of each operator in the file.
     """
 
     model: ir.Model
@@ -80,6 +81,7 @@ class Compiled:
     seconds: dict[str, float] = field(default_factory=dict)
     external: tuple[tuple[str, int, int], ...] = ()
     decisions: tuple[tuple[Dim, int], ...] = ()
+    operators: frozenset[tuple[str, str]] = frozenset()
 
 
 def compile_model(
@@ -110,6 +112,8 @@ def compile_model(
     opened: list[tuple[str, int, int]] = []
     model = load_model(source, limits=options.limits or DEFAULT_LIMITS, base_dir=options.base_dir, opened=opened)
     interface = declared_interface(model)
+    graphs = (model.graph, *(f.graph for f in model.functions.values()))
+    operators = frozenset((n.domain, n.op_type) for g in graphs for n in ir.traversal.RecursiveGraphIterator(g))
     done("loaded", model, None)
     chosen = backends_for(options.device, reference_only=options.reference)
     declared = declared_outputs(model)
@@ -152,6 +156,7 @@ def compile_model(
         seconds,
         tuple(opened),
         tuple(decisions.items()),
+        operators,
     )
 
 

@@ -60,6 +60,7 @@ class StoredModel:
         backends: Names of all backends that the plan needs.
         external: Path, size and time of change of each file with external data.
         decisions: What the plan takes to be so of sizes: expressions and their values.
+        operators: Domain and name of each operator of the model.
     """
 
     plan: Plan
@@ -69,10 +70,20 @@ class StoredModel:
     backends: tuple[str, ...]
     external: tuple[tuple[str, int, int], ...] = ()
     decisions: tuple[tuple[Dim, int], ...] = ()
+    operators: frozenset[tuple[str, str]] = frozenset()
 
     def is_current(self) -> bool:
-        """Whether the files with external data are what they were."""
+        """Whether the files with external data are what they were, and no operator is the user's."""
+        if not self.operators.isdisjoint(_users()):
+            return False
         return all(_state(path) == (size, changed) for path, size, changed in self.external)
+
+
+def _users() -> frozenset[tuple[str, str]]:
+    """Operators that the user has declared in this process."""
+    registry = sys.modules.get("accord.contract.registry")
+    found: frozenset[tuple[str, str]] = frozenset() if registry is None else registry.user_operators()
+    return found
 
 
 def _state(path: str) -> tuple[int, int] | None:
@@ -84,9 +95,8 @@ def _state(path: str) -> tuple[int, int] | None:
 
 
 def model_key(source: Any, options: Options) -> str | None:
-    """The name of the entry of a model: a path or bytes. None for other sources, and where operators are the user's."""
-    registry = sys.modules.get("accord.contract.registry")
-    if registry is not None and registry.user_contracts():
+    """The name of the entry of a model, a path or bytes; None for other sources, and if the user redefines ONNX's."""
+    if any(domain in ("", "ai.onnx") for domain, _ in _users()):
         return None
     digest = hashlib.sha256()
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -141,8 +151,8 @@ def _own_code() -> str:
 
 
 def write_plan(key: str, stored: StoredModel) -> bool:
-    """Keep ``stored`` as entry ``key``; False if it cannot be kept (kernels in Python, no folder)."""
-    if _has_python_kernels(stored.plan):
+    """Keep ``stored`` as entry ``key``; False if it cannot be kept (the user's operators, no folder)."""
+    if _has_python_kernels(stored.plan) or not stored.operators.isdisjoint(_users()):
         return False
     text = io.BytesIO()
     pickler = _Pickler(text)
