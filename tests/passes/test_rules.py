@@ -479,6 +479,16 @@ def test_a_normalisation_of_the_same_tensor_is_a_branch(groups):
     check(proto, {"x": rand(2, 4, 6, 5)}, "sum-convolutions", ["Conv"])
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("order", [("a", "c"), ("c", "a")])
+def test_a_normalisation_beside_a_kernel_of_one_tap(groups, order):
+    a, wa = branch("a", "a", groups, (1, 1))
+    norm = {f"norm.{k}": v for k, v in batch_norm(4).items()}
+    nodes = [a, node("BatchNormalization", ["x", *norm], ["c"]), node("Add", order, ["y"])]
+    proto = model(nodes, {"x": (F, [2, 4, 6, 5])}, ["y"], wa | norm)
+    check(proto, {"x": rand(2, 4, 6, 5)}, "sum-convolutions", ["Conv"])
+
+
 @pytest.mark.parametrize(
     ("second", "reason"),
     [

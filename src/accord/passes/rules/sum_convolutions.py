@@ -104,7 +104,8 @@ class SumConvolutions(Rule):
 
 
 def _sum(node: ir.Node, terms: list[_Term], context: RuleContext) -> Patch | Reason:
-    small, large = sorted(terms, key=lambda t: int(np.prod(t.taps)))
+    # of equal kernels, the convolution is the one whose attributes are kept
+    small, large = sorted(terms, key=lambda t: (int(np.prod(t.taps)), t.node.op_type == "Conv"))
     if small.group != large.group or small.weight.shape[:2] != large.weight.shape[:2]:
         return Reason("the convolutions have other groups")
     laid = small.laid_into(large)
