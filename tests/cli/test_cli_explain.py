@@ -10,6 +10,8 @@ import onnxruntime
 from cli_harness import MIXED, call, data, write
 
 from accord.runtime.pipeline import STAGES
+from builders import model as graph
+from builders import node
 
 onnxruntime.set_default_logger_severity(4)
 
@@ -105,3 +107,18 @@ def test_precision(tmp_path: Path) -> None:
     text = call("explain", model, *shape, "--precision", "bfloat16").stdout
     assert "Products of rounded operands, as asked for" in text
     assert found[0]["node"] in text
+
+
+def test_copies_are_explained(tmp_path: Path) -> None:
+    """A convolution writes channels last; the caller gets rows."""
+    weights = {"w": np.ones((16, 8, 3, 3), np.float32)}
+    proto = graph([node("Conv", ["x", "w"], ["y"])], {"x": (np.float32, [1, 8, 6, 6])}, ["y"], weights)
+    path = tmp_path / "conv.onnx"
+    path.write_bytes(proto.SerializeToString())
+    (copy,) = data("explain", str(path))["copies"]
+    assert copy["because"] == "the caller reads 'y' row by row, it lies channels last"
+    assert "the caller reads 'y'" in call("explain", str(path)).stdout
+    proto = graph([node("Abs", ["x"], ["y"])], {"x": (np.float32, [4])}, ["y"])
+    path.write_bytes(proto.SerializeToString())
+    assert data("explain", str(path))["copies"] == []
+    assert "no copy into another order of axes" in call("explain", str(path)).stdout

@@ -9,6 +9,8 @@ import pytest
 from cli_harness import IMAGE, MIXED, NAN, call, data, write
 
 import accord
+from builders import model as graph
+from builders import node
 
 
 def test_tables(tmp_path: Path) -> None:
@@ -144,3 +146,14 @@ def test_levels_agree(tmp_path: Path) -> None:
     model = write(tmp_path, IMAGE)
     means = [data("run", model, "--shape", "image=1x3x4x4", "--level", level)["outputs"][0]["mean"] for level in "0123"]
     np.testing.assert_allclose(means, means[0], rtol=1e-6)
+
+
+def test_sizes_that_are_taken_fit_each_other(tmp_path: Path) -> None:
+    """A model for lines of text takes images of one height only."""
+    nodes = [node("AveragePool", ["x"], ["a"], kernel_shape=[3, 2], strides=[3, 2]), node("Add", ["a", "c"], ["y"])]
+    proto = graph(nodes, {"x": (np.float32, ["n", 3, "h", "w"])}, ["y"], {"c": np.ones((1, 3, 16, 1), np.float32)})
+    path = tmp_path / "line.onnx"
+    path.write_bytes(proto.SerializeToString())
+    found = data("run", str(path))
+    assert found["outputs"][0]["shape"] == [1, 3, 16, 24]
+    assert call("explain", str(path)).exit_code == 0

@@ -72,7 +72,7 @@ def command(
 
     Nothing is run. Memory is planned for the shapes given.
     """
-    from accord.cli.placed import backend_counts, fallback_text, fallbacks, rounded
+    from accord.cli.placed import backend_counts, copies, fallback_text, fallbacks, rounded
 
     if rule is not None:
         check_rule("--rule", rule)
@@ -98,6 +98,7 @@ def command(
         "declined": _declined(plan),
         "fallbacks": fallbacks(plan),
         "precision": rounded(plan),
+        "copies": copies(plan),
         "memory": memory,
         "dumped": stages.written,
     }
@@ -109,6 +110,11 @@ def command(
         _draw_rules(console, log, rule)
         _draw_placement(console, data)
         line(console, fallback_text(plan), style="yellow" if data["fallbacks"] else None)
+        if data["copies"]:
+            copied = [(c["step"], c["because"]) for c in data["copies"]]
+            table(console, "Copies into another order of axes", ("step", "because"), copied)
+        else:
+            line(console, "no copy into another order of axes")
         if data["precision"]:
             rows = [(r["node"], r["op"], r["precision"]) for r in data["precision"]]
             table(console, "Products of rounded operands, as asked for", ("node", "operator", "precision"), rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import onnx_ir as ir
 
 from accord.cli.common import closest, wrong_use
 from accord.ir import dims as D
+from accord.plan.plan import Plan
 from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
 from accord.runtime.model import Model
 
@@ -19,6 +21,9 @@ __all__ = ["Feed", "make_feed", "sizable"]
 
 #: Axes of a tensor of this rank from this one on are taken for an image's height and width.
 _IMAGE_RANK, _IMAGE_AXIS, _IMAGE_SIZE = 4, 2, 224
+#: What else is tried where a model does not take that size, and how many choices of several such sizes.
+_IMAGE_SIZES = (224, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256, 299, 320, 384, 416, 448, 512, 640)
+_TRIALS = 2000
 #: The first bytes of NumPy's file format.
 _NPY = b"\x93NUMPY"
 #: Elements of a random sequence, and texts of a random tensor of strings.
@@ -68,6 +73,10 @@ def make_feed(model: Model, given: Sequence[str] = (), shapes: Sequence[str] = (
             _bind(types[name], value.shape, env)
     for name, shape in wanted.items():
         _bind(types[name], shape, env)
+    for name, kind in types.items():
+        if name not in feed and name not in optional and name not in wanted and isinstance(kind, TensorType):
+            _concrete(name, kind.shape, env, feed.assumed)
+    _settle(plan, env, feed.assumed)
     rng = np.random.default_rng(seed)
     for name, kind in types.items():
         if name not in feed and (name not in optional or name in wanted):
@@ -187,6 +196,26 @@ def _concrete(name: str, shape: D.Shape | None, env: dict[str, int], assumed: di
             env[str(d)] = assumed[str(d)] = value
         sizes.append(env[str(d)] if str(d) in env else D.evaluate(d, env))
     return tuple(sizes)
+
+
+def _settle(plan: Plan, env: dict[str, int], assumed: dict[str, int]) -> None:
+    """Choose other sizes than those assumed if the model says that these do not fit each other."""
+    agreements = [a for step in plan.steps for a in step.agreements]
+
+    def fit(sizes: Mapping[str, int]) -> bool:
+        known = [a for a in agreements if D.symbols_of(a.size) | D.symbols_of(a.other) <= sizes.keys()]
+        return all(a.holds(D.evaluate(a.size, sizes), D.evaluate(a.other, sizes)) for a in known)
+
+    free = [name for name, size in assumed.items() if size == _IMAGE_SIZE]
+    if not free or fit(env):
+        return
+    equal = [(size,) * len(free) for size in _IMAGE_SIZES]
+    for sizes in itertools.islice(itertools.chain(equal, itertools.product(_IMAGE_SIZES, repeat=len(free))), _TRIALS):
+        chosen = dict(zip(free, sizes, strict=True))
+        if fit({**env, **chosen}):
+            env.update(chosen)
+            assumed.update(chosen)
+            return
 
 
 # random values

@@ -8,7 +8,16 @@ from typing import Any
 
 from accord.plan.plan import Plan, Step
 
-__all__ = ["all_plans", "all_steps", "backend_counts", "fallback_counts", "fallback_text", "fallbacks", "rounded"]
+__all__ = [
+    "all_plans",
+    "all_steps",
+    "backend_counts",
+    "copies",
+    "fallback_counts",
+    "fallback_text",
+    "fallbacks",
+    "rounded",
+]
 
 
 def all_plans(plan: Plan) -> Iterator[Plan]:
@@ -46,6 +55,12 @@ def rounded(plan: Plan) -> list[dict[str, Any]]:
         for step in all_steps(plan)
         if (precision := getattr(step.kernel, "precision", ""))
     ]
+
+
+def copies(plan: Plan) -> list[dict[str, str]]:
+    """Each step that only copies a value into another order of axes, and for whom."""
+    found = [step.placement for step in all_steps(plan) if step.placement.copies]
+    return [{"step": p.node, "because": p.copies} for p in found]
 
 
 def fallback_counts(plan: Plan) -> dict[str, int]:

@@ -21,6 +21,7 @@ class Placement:
         kernel: The kernel; None for control flow.
         declined: What better backends said.
         fallback: True if a slow-but-right backend took it.
+        copies: Why it copies a value into another order of axes; "" for a node of the model.
     """
 
     node: str
@@ -29,6 +30,7 @@ class Placement:
     kernel: Kernel | None
     declined: tuple[tuple[str, Reason], ...] = ()
     fallback: bool = False
+    copies: str = ""
 
     @property
     def reason(self) -> str:

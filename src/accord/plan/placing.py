@@ -22,7 +22,7 @@ from accord.ir.compute import content_symbol
 from accord.ir.dims import DimLike
 from accord.ir.facts import Fact, TensorFact
 from accord.ir.reason import Reason
-from accord.ir.strides import Access, Order, contiguous, in_order, order_of
+from accord.ir.strides import Access, Order, channels_last, contiguous, in_order, order_of
 from accord.placement.placement import Placement
 from accord.placement.placer import Placed, Placer
 
@@ -109,7 +109,7 @@ class PlacedGraph:
         self._reordered: dict[tuple[ir.Value, Order], ir.Value] = {}
         for node in graph:
             self._place(node)
-        self.outputs = [self._row_major(v) for v in graph.outputs]
+        self.outputs = [self._row_major(v, "the caller") for v in graph.outputs]
         self._mark_needed(self.nodes)
         self.nodes = [n for n in self.nodes if n.needed]
         self._join_in_place(self.nodes)
@@ -143,7 +143,8 @@ class PlacedGraph:
         # by value, as layouts are: a node that reads one twice (a convolution whose epilogue adds its input) reads it
         # in one order
         orders = {node.inputs[i]: order for i, order in placed.reorders.items()}
-        inputs = [v if v is None or v not in orders else self._in_order(v, orders[v]) for v in node.inputs]
+        reader = f"{placed.placement.node} ({placed.placement.op})"
+        inputs = [v if v is None or v not in orders else self._in_order(v, orders[v], reader) for v in node.inputs]
         self._layouts.update(placed.layouts)
         for j, alias in placed.aliases.items():
             source, out = inputs[alias.input], node.outputs[j]
@@ -192,8 +193,8 @@ class PlacedGraph:
 
     # reorders
 
-    def _in_order(self, v: ir.Value, order: Order) -> ir.Value:
-        """``v`` in another order of axes: a new value and the node that makes it."""
+    def _in_order(self, v: ir.Value, order: Order, reader: str) -> ir.Value:
+        """``v`` in another order of axes, which ``reader`` wants: a new value and the node that makes it."""
         made = self._reordered.get((v, order))
         if made is not None:
             return made
@@ -205,17 +206,23 @@ class PlacedGraph:
         layouts = dict(self._layouts)
         layouts[made] = Access(in_order(fact.shape or (), order))
         placed = self.placer.place(node, layouts)
+        why = f"{reader} reads '{v.name}' {_order_text(order)}, it lies {_order_text(self._order_of(v))}"
+        placed = replace(placed, placement=replace(placed.placement, copies=why))
         if layouts[made].strides != contiguous(fact.shape or ()):
             self._layouts[made] = layouts[made]
         self.nodes.append(PlacedNode(node, placed, [v], (0,), self._is_late(node, placed.placement.kernel, ())))
         self._reordered[v, order] = made
         return made
 
-    def _row_major(self, v: ir.Value) -> ir.Value:
+    def _row_major(self, v: ir.Value, reader: str) -> ir.Value:
         fact = self.facts.get(v)
         if v not in self._layouts or not isinstance(fact, TensorFact):
             return v
-        return self._in_order(v, tuple(range(fact.rank or 0)))
+        order = tuple(range(fact.rank or 0))
+        if v not in self.views and self._order_of(v) == order:  # only the strides of axes of size 1 are others
+            del self._layouts[v]
+            return v
+        return self._in_order(v, order, reader)
 
     # joins
 
@@ -350,6 +357,17 @@ class PlacedGraph:
         if not isinstance(fact, TensorFact) or fact.shape is None:
             return set()
         return set().union(*(D.symbols_of(d) for d in fact.shape)) - set(self.early)
+
+
+def _order_text(order: Order | None) -> str:
+    """How elements lie, for people."""
+    if order is None:
+        return "with gaps"
+    if order == tuple(range(len(order))):
+        return "row by row"
+    if order == channels_last(len(order)):
+        return "channels last"
+    return f"in the order of axes {', '.join(map(str, order))}"
 
 
 def _sizes(agreements: Iterable[Agreement]) -> Iterable[DimLike]:
