@@ -7,6 +7,7 @@ options, of Accord's own code and of the machine.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import io
@@ -229,6 +230,9 @@ class _Pickler(pickle.Pickler):
             return FixedLaunch, (Launch(tuple(params), obj.launch.tasks),)
         if isinstance(obj, NativeKernel) and obj.constants:  # the plan has them as constants of its own
             return _without_constants, (_fields(obj),)
+        if dataclasses.is_dataclass(obj) and not isinstance(obj, type) and hasattr(obj, "__slots__"):
+            # made by its class, in a third of the time that the standard library's way of setting slots takes
+            return type(obj), tuple(getattr(obj, f.name) for f in dataclasses.fields(obj))
         return NotImplemented
 
 
