@@ -18,11 +18,12 @@ import os
 import stat
 import struct
 import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from accord.cores import on_all_cores
 
 __all__ = ["DEFAULT_LIMIT", "Storage", "cache_folder", "cache_limit", "checksum_of", "digest_of", "digest_of_file"]
 
@@ -107,24 +108,11 @@ def _digest_of_pieces(size: int, piece: Callable[[int, int], bytes]) -> bytes:
     """A hash of what ``piece`` makes of each piece, from its start and end; pieces are shared among all cores."""
     starts = range(0, size, _PIECE)
     digests: list[bytes] = [b""] * len(starts)
-    failures: list[OSError] = []
-    places = iter(range(len(starts)))  # threads take turns: taking the next one is a single step of the interpreter
 
-    def work() -> None:
-        try:
-            for k in places:
-                digests[k] = piece(starts[k], min(starts[k] + _PIECE, size))
-        except OSError as error:
-            failures.append(error)
+    def work(k: int) -> None:
+        digests[k] = piece(starts[k], min(starts[k] + _PIECE, size))
 
-    helpers = [threading.Thread(target=work) for _ in range(min(len(starts), len(os.sched_getaffinity(0)), 8) - 1)]
-    for helper in helpers:
-        helper.start()
-    work()
-    for helper in helpers:
-        helper.join()
-    if failures:
-        raise failures[0]
+    on_all_cores(work, len(starts))
     return hashlib.sha256(b"".join([size.to_bytes(8, "little"), *digests])).digest()
 
 

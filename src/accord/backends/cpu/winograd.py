@@ -21,12 +21,14 @@ from typing import Final
 
 import numpy as np
 
-from accord.backends.cpu.contraction import Left, RightMatrix, add_heights, describe, functions_of, pack, packed_size
+from accord.backends.cpu.contraction import Left, RightMatrix, add_heights, describe, functions_of, packed_size
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.gemm import GemmCode
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.panels import aligned, pack_matrix
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.record import record
+from accord.backends.cpu.tile import vectors_for
 from accord.backends.cpu.winograd_transforms import (
     ACROSS,
     DOWN,
@@ -35,6 +37,7 @@ from accord.backends.cpu.winograd_transforms import (
     weights_transform,
 )
 from accord.backends.protocol import Array, Launch, Phase
+from accord.cores import on_all_cores
 from accord.expr.lang import Expr
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
@@ -77,11 +80,22 @@ def transformed_weights(w: Array, groups: int) -> Array:
     """Weights [M, C / groups, 3, 3] as panels of 24 matrices [C / groups, M / groups], one group after the other."""
     both = weights_transform()
     m, c = w.shape[0] // groups, w.shape[1]
-    matrices = np.empty((groups, PRODUCTS, c, m), np.float32)
-    for g in range(groups):
-        own = w[g * m : (g + 1) * m].reshape(m * c, 9).astype(np.float64)
-        matrices[g] = (both @ own.T).reshape(PRODUCTS, m, c).swapaxes(1, 2)
-    return pack(matrices.reshape(groups * PRODUCTS, c, m), "f32").reshape(-1)
+    vectors = vectors_for("f32", m)
+    width = machine().width(32)
+    whole = -(-m // width) * width
+    packed = aligned((groups, PRODUCTS, c * whole), np.float32)
+    starts = [(g, first) for g in range(groups) for first in range(0, m, vectors * width)]
+
+    def panel(number: int) -> None:
+        g, first = starts[number]
+        count = min(vectors * width, m - first)
+        own = w[g * m + first : g * m + first + count].reshape(count * c, 9).astype(np.float64)
+        matrices = (both @ own.T).reshape(PRODUCTS, count, c).swapaxes(1, 2)
+        made = pack_matrix(matrices, "f32", vectors)
+        packed[g, :, c * first : c * first + made.shape[1]] = made
+
+    on_all_cores(panel, len(starts))
+    return packed.reshape(-1)
 
 
 @record
