@@ -2,7 +2,7 @@
 
 An entry is a file whose name is the hash of everything that it depends on. It is written beside its place and renamed,
 so that a reader meets a whole entry or none, whatever kills the writer. A reader checks owner, permissions, length and
-hash; whatever is wrong makes the entry as if it were not there.
+checksum; whatever is wrong makes the entry as if it were not there.
 
 The folder is ``$ACCORD_CACHE``, else ``$XDG_CACHE_HOME/accord``, else ``~/.cache/accord``. ``ACCORD_CACHE=off`` keeps
 nothing. A folder that others may write to is not trusted. ``ACCORD_CACHE_LIMIT`` bounds it, in bytes; entries that
@@ -18,21 +18,27 @@ import os
 import stat
 import struct
 import tempfile
-import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-__all__ = ["DEFAULT_LIMIT", "Storage", "cache_folder", "cache_limit", "digest_of", "digest_of_file"]
+from accord.cores import on_all_cores
+
+__all__ = ["DEFAULT_LIMIT", "Storage", "cache_folder", "cache_limit", "checksum_of", "digest_of", "digest_of_file"]
 
 DEFAULT_LIMIT = 4 << 30
-_HEADER = struct.Struct("<8sQ32s16x")  # magic, length and hash of the payload; 64 bytes, so that the payload is aligned
-_MAGIC = b"ACCORD\x00\x02"
+_HEADER = struct.Struct(
+    "<8sQ32s16x"
+)  # magic, length and checksum of the payload; 64 bytes, so that the payload is aligned
+_MAGIC = b"ACCORD\x00\x03"
 _SUFFIX = ".entry"
 #: Entries are removed until this share of the limit is left, so that it is not done at each write.
 _KEEP = 0.8
-#: Bytes that are hashed in one go.
+#: Bytes that one thread hashes before it takes the next.
 _PIECE = 1 << 20
+#: Bytes that are read from a file at once: they stay in the second-level cache.
+_READ = 1 << 18
 #: The time of use is noted on disk no more often than this, in seconds.
 _TOUCH = 3600
 
@@ -62,8 +68,8 @@ def cache_limit() -> int:
 def digest_of(content: memoryview) -> bytes:
     """A hash of ``content``, computed on all cores: SHA-256 of those of its pieces of a megabyte."""
 
-    def piece(offset: int, size: int) -> bytes:
-        return hashlib.sha256(content[offset : offset + size]).digest()
+    def piece(start: int, stop: int) -> bytes:
+        return hashlib.sha256(content[start:stop]).digest()
 
     return _digest_of_pieces(len(content), piece)
 
@@ -75,33 +81,38 @@ def digest_of_file(file: int) -> bytes:
         OSError: it cannot be read.
     """
 
-    def piece(offset: int, size: int) -> bytes:
-        return hashlib.sha256(os.pread(file, size, offset)).digest()
+    def piece(start: int, stop: int) -> bytes:
+        found = hashlib.sha256()
+        buffer = memoryview(bytearray(min(_READ, stop - start)))
+        while start < stop:
+            count = os.preadv(file, [buffer[: stop - start]], start)
+            if not count:
+                break
+            found.update(buffer[:count])
+            start += count
+        return found.digest()
 
     return _digest_of_pieces(os.fstat(file).st_size, piece)
 
 
+def checksum_of(content: memoryview) -> bytes:
+    """32 bytes that tell whether ``content`` was damaged: a hash of the CRC-32 of each of its pieces of a megabyte."""
+
+    def piece(start: int, stop: int) -> bytes:
+        return zlib.crc32(content[start:stop]).to_bytes(4, "little")
+
+    return _digest_of_pieces(len(content), piece)
+
+
 def _digest_of_pieces(size: int, piece: Callable[[int, int], bytes]) -> bytes:
+    """A hash of what ``piece`` makes of each piece, from its start and end; pieces are shared among all cores."""
     starts = range(0, size, _PIECE)
     digests: list[bytes] = [b""] * len(starts)
-    failures: list[OSError] = []
-    places = iter(range(len(starts)))  # threads take turns: taking the next one is a single step of the interpreter
 
-    def work() -> None:
-        try:
-            for k in places:
-                digests[k] = piece(starts[k], _PIECE)
-        except OSError as error:
-            failures.append(error)
+    def work(k: int) -> None:
+        digests[k] = piece(starts[k], min(starts[k] + _PIECE, size))
 
-    helpers = [threading.Thread(target=work) for _ in range(min(len(starts), len(os.sched_getaffinity(0)), 8) - 1)]
-    for helper in helpers:
-        helper.start()
-    work()
-    for helper in helpers:
-        helper.join()
-    if failures:
-        raise failures[0]
+    on_all_cores(work, len(starts))
     return hashlib.sha256(b"".join([size.to_bytes(8, "little"), *digests])).digest()
 
 
@@ -137,9 +148,9 @@ class Storage:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
             return None
-        magic, length, digest = _HEADER.unpack_from(mapped)
+        magic, length, checksum = _HEADER.unpack_from(mapped)
         payload = memoryview(mapped)[_HEADER.size :]
-        if magic != _MAGIC or length != len(payload) or digest_of(payload) != digest:
+        if magic != _MAGIC or length != len(payload) or checksum_of(payload) != checksum:
             return None
         if info.st_atime + _TOUCH < time.time():
             with contextlib.suppress(OSError):
@@ -170,7 +181,7 @@ class Storage:
                 file.flush()
                 written = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 with written, memoryview(written) as whole, whole[_HEADER.size :] as payload:
-                    header = _HEADER.pack(_MAGIC, len(payload), digest_of(payload))
+                    header = _HEADER.pack(_MAGIC, len(payload), checksum_of(payload))
                 file.seek(0)
                 file.write(header)
             Path(name).replace(path)

@@ -81,7 +81,9 @@ def test_proofs_hold(x: DimLike, y: DimLike, env: dict[str, int]) -> None:
 @given(st.lists(dims, max_size=4), environments)
 def test_compiled_code_agrees_with_evaluation(shape: list[DimLike], env: dict[str, int]) -> None:
     sizes = compile_dims(shape, NAMES)
-    assert sizes([env[n] for n in NAMES]) == tuple(D.evaluate(d, env) for d in shape)
+    expected = tuple(D.evaluate(d, env) for d in shape)
+    assert sizes([env[n] for n in NAMES]) == expected
+    assert pickle.loads(pickle.dumps(sizes))([env[n] for n in NAMES]) == expected
 
 
 @settings(max_examples=100, deadline=None)

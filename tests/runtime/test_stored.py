@@ -139,6 +139,25 @@ def test_launches_of_known_sizes_are_numbers():
     assert all(isinstance(p.launch, FixedLaunch) and p.dims == () for p in phases)
 
 
+@pytest.mark.parametrize("way", ["pointwise", "winograd", "late", "branch"])
+def test_a_plan_that_has_run_is_written_as_one_that_has_not(way, tmp_path, monkeypatch):
+    """Large plans are written while runs may already be under way."""
+    monkeypatch.setenv("ACCORD_CACHE", "off")
+    proto = WAYS[way]("N")
+    m = accord.load(proto.SerializeToString())
+    inputs = feed(proto, 2)
+    expected = m(inputs)
+    monkeypatch.setenv("ACCORD_CACHE", str(tmp_path))
+    names = tuple(o.name for o in m.outputs)
+    kept = stored_module.StoredModel(m.plan, m.interface, names, "cpu", ("cpu", "reference"))
+    assert stored_module.write_plan("k", kept)
+    plan = stored_module.read_plan("k").plan
+    assert set(vars(plan)) == {*plan.__dataclass_fields__, "_agreement_function", "_size_function"}
+    values = [2] * len(plan.symbols)
+    assert plan.sizes(values) == m.plan.sizes(values)
+    np.testing.assert_array_equal(m(inputs)[0], expected[0])
+
+
 def test_a_plan_names_methods_of_its_own_parts_only():
     """What pickle writes for a bound method would let an entry reach any attribute of any object."""
     for owner, name in ((np.zeros(3), "tofile"), (stored_module.Storage("plans"), "folder"), (5, "bit_length")):

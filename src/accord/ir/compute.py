@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import marshal
+from collections.abc import Sequence
+from types import CodeType, FunctionType
 
 from accord.ir.dims import Dim, DimLike, render
 
-__all__ = ["compile_dims", "content_symbol"]
+__all__ = ["SizeFunction", "compile_dims", "content_symbol"]
+
+
+class SizeFunction:
+    """From the values of symbols to sizes. It can be pickled, for the version of Python that made it.
+
+    Args:
+        code: Byte code of a function of one argument, the sequence of values.
+    """
+
+    def __init__(self, code: CodeType) -> None:
+        self._code = code
+        self._function = FunctionType(code, {"broadcast": _broadcast_int, "min": min, "max": max})
+
+    def __call__(self, values: Sequence[int]) -> tuple[int, ...]:
+        """The sizes, in order."""
+        found: tuple[int, ...] = self._function(values)
+        return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _revived, (marshal.dumps(self._code),)
+
+
+def _revived(code: bytes) -> SizeFunction:
+    return SizeFunction(marshal.loads(code))
 
 
 def content_symbol(name: str) -> str:
@@ -14,7 +40,7 @@ def content_symbol(name: str) -> str:
     return f"the value of {name}"
 
 
-def compile_dims(dims: Sequence[DimLike], symbols: Sequence[str]) -> Callable[[Sequence[int]], tuple[int, ...]]:
+def compile_dims(dims: Sequence[DimLike], symbols: Sequence[str]) -> SizeFunction:
     """A function from the values of ``symbols`` (in order) to the values of ``dims``.
 
     Sizes are computed again for each new input shape, so they are compiled once to Python byte code.
@@ -28,9 +54,8 @@ def compile_dims(dims: Sequence[DimLike], symbols: Sequence[str]) -> Callable[[S
     lines += [f"    {var} = {render(d, lambda name: f's[{index[name]}]')}" for d, var in unique.items()]
     items = ", ".join(unique[d] if isinstance(d, Dim) else str(d) for d in dims)
     lines.append(f"    return ({items}{',' if len(dims) == 1 else ''})")
-    scope: dict[str, object] = {"broadcast": _broadcast_int, "min": min, "max": max}
-    exec("\n".join(lines), scope)
-    return scope["sizes"]  # type: ignore[return-value]
+    (code,) = (c for c in compile("\n".join(lines), "<sizes>", "exec").co_consts if isinstance(c, CodeType))
+    return SizeFunction(code)
 
 
 def _broadcast_int(*sizes: int) -> int:

@@ -7,7 +7,7 @@ evaluates them (:meth:`Plan.sizes`) and changes nothing else.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import numpy as np
 
 from accord.backends.protocol import Kernel, NativeKernel
 from accord.ir.agreement import Agreement
-from accord.ir.compute import compile_dims
+from accord.ir.compute import SizeFunction, compile_dims
 from accord.ir.dims import DimLike, Shape
 from accord.placement.placement import Placement
 from accord.plan.types import TensorType, ValueType
@@ -171,7 +171,7 @@ class Plan:
         return early
 
     @cached_property
-    def _agreement_function(self) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    def _agreement_function(self) -> SizeFunction:
         return compile_dims([d for a in self._agreements for d in (a.size, a.other)], self.symbols)
 
     def broken(self, values: Sequence[int]) -> tuple[Agreement, Step, int, int] | None:
@@ -183,45 +183,54 @@ class Plan:
         return None
 
     @cached_property
-    def _size_function(self) -> tuple[Callable[[Sequence[int]], tuple[int, ...]], list[tuple[int, int, int]]]:
-        """All sizes in one function; for each static slot the ends of its shape, its strides and its offset in them."""
+    def _size_function(self) -> SizeFunction:
+        """Of each static slot the shape, the strides and the offset, then the dims of each native step."""
         flat: list[DimLike] = []
-        ends: list[tuple[int, int, int]] = []
         for i in self.static_slots:
             slot = self.slots[i]
             flat.extend(slot.shape or ())
-            shape_end = len(flat)
             flat.extend(slot.strides or ())
-            strides_end = len(flat)
             flat.extend(() if slot.offset == 0 else (slot.offset,))
-            ends.append((shape_end, strides_end, len(flat)))
         for i in self.native_steps:
             kernel = self.steps[i].kernel
             assert isinstance(kernel, NativeKernel)
             flat.extend(kernel.dims)
-        return compile_dims(flat, self.symbols), ends
+        return compile_dims(flat, self.symbols)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the fields, and the functions that take long to compile."""
+        kept = (*self.__dataclass_fields__, "_agreement_function", "_size_function")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
 
     def sizes(self, values: Sequence[int]) -> Sizes:
         """All sizes for values of the symbols."""
-        function, ends = self._size_function
-        flat = function(values)
+        flat = self._size_function(values)
         shapes: dict[int, tuple[int, ...]] = {}
         strides: dict[int, tuple[int, ...]] = {}
         offsets: dict[int, int] = {}
         start = 0
-        for i, (shape_end, strides_end, end) in zip(self.static_slots, ends, strict=True):
-            shapes[i] = flat[start:shape_end]
-            if strides_end > shape_end:
-                strides[i] = flat[shape_end:strides_end]
-            if end > strides_end:
-                offsets[i] = flat[strides_end]
+        for i in self.static_slots:
+            slot = self.slots[i]
+            end = start + len(slot.shape or ())
+            shapes[i] = flat[start:end]
             start = end
+            if slot.strides:
+                end += len(slot.strides)
+                strides[i] = flat[start:end]
+                start = end
+            if slot.offset != 0:
+                offsets[i] = flat[start]
+                start += 1
         steps: dict[int, tuple[int, ...]] = {}
         for i in self.native_steps:
             kernel = self.steps[i].kernel
             assert isinstance(kernel, NativeKernel)
-            steps[i] = flat[start : start + len(kernel.dims)]
-            start += len(kernel.dims)
+            end = start + len(kernel.dims)
+            steps[i] = flat[start:end]
+            start = end
         return Sizes(shapes, strides, offsets, steps)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -143,6 +142,8 @@ def _foreign() -> Reason | None:
 @functools.cache
 def _register() -> None:
     """Importing a family registers its operators."""
+    import pkgutil
+
     from accord.backends.cpu import families
 
     for module in pkgutil.iter_modules(families.__path__):

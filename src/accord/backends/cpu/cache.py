@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 import stat
 import struct
 import time
@@ -77,7 +76,7 @@ class DiskCache:
         if not self._writable or not self._fits(size):
             return
         path = self._path(key)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
         try:
             self._make_folder(path.parent)
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o644)

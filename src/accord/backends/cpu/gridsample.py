@@ -13,7 +13,7 @@ from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.record import record
 from accord.backends.cpu.resample import ResampleCode, ResampleWriter, Space
-from accord.backends.cpu.taptables import cubic, fold
+from accord.backends.cpu.taptables_writer import cubic, fold
 from accord.backends.protocol import Launch, Phase
 from accord.errors import InputError
 from accord.expr.lang import Expr, call, cast, const, operand

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import ml_dtypes
 import numpy as np
 
 from accord.backends.cpu.jit import machine
@@ -36,6 +35,8 @@ def steps_of(k: int, kind: str) -> int:
 
 def round_matrices(matrices: Array, kind: str) -> Array:
     """Matrices [groups, k, n] as f32 [groups, steps, n], each element a rounded number or a pair of them."""
+    import ml_dtypes  # what starts a stored kernel rounds nothing
+
     short = matrices.astype(ml_dtypes.bfloat16)
     if kind == ROUNDED:
         return short.astype(np.float32)

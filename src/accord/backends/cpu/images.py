@@ -13,7 +13,6 @@ from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.record import record
 from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
-from accord.expr.math import expand
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
 
@@ -288,6 +287,8 @@ def channel_blocks(
 
 def final_expr(epilogue: Epilogue, dtype: str) -> Expr:
     """The epilogue as an expression whose operand 0 has type ``dtype``, in which the result is computed."""
+    from accord.expr.math import expand  # what starts a stored kernel expands nothing
+
     root = epilogue.expr
     own = next((n for n in topological((root,)) if n.op == "operand" and n.value == 0), None)
     return expand(root if own is None else following(root, cast(operand(0, dtype), own.dtype)))

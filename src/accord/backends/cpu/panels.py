@@ -18,6 +18,7 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import block_width, call_transpose, converted
+from accord.cores import on_all_cores
 from accord.expr.lang import INTS, bits
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ __all__ = [
     "pack_taps",
     "transpose",
 ]
+
+
+#: Bytes of panels that are worth starting threads for.
+_SHARED = 1 << 21
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> Array:
@@ -66,11 +71,20 @@ def pack_matrix(matrices: Array, dtype: str, vectors: int) -> Array:
     whole = -(-n // width) * width
     packed = aligned((groups, k * whole), real)
     wide = vectors * width
-    for first in range(0, n, wide):
+
+    def pack(number: int) -> None:
+        first = number * wide
         count, line = min(wide, n - first), min(wide, whole - first)
         panel = packed[:, k * first : k * (first + line)].reshape(groups, k, line)
         panel[:, :, :count] = matrices[:, :, first : first + count]
         panel[:, :, count:] = 0
+
+    panels = -(-n // wide)
+    if packed.nbytes < _SHARED:
+        for number in range(panels):
+            pack(number)
+    else:
+        on_all_cores(pack, panels)
     return packed
 
 

@@ -17,7 +17,6 @@ from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.registers import X86_PRIMITIVES, Registers
 from accord.errors import CompileError
 from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits
-from accord.expr.math import expand
 
 __all__ = ["Printer"]
 
@@ -43,6 +42,8 @@ def _missing() -> frozenset[str]:
 
 @functools.lru_cache(maxsize=256)
 def _lowered(expr: Expr, missing: frozenset[str]) -> Expr:
+    from accord.expr.math import expand  # what starts a stored kernel expands nothing
+
     return expand(expr, lower=missing)
 
 

@@ -22,7 +22,6 @@ from accord.backends.cpu.record import record
 from accord.backends.cpu.taptables import table_places
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits, const
-from accord.expr.math import expand
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 
@@ -112,6 +111,8 @@ class ResampleWriter:
     """
 
     def __init__(self, code: ResampleCode) -> None:
+        from accord.expr.math import expand  # what starts a stored kernel expands nothing
+
         self.code = code
         self.width = machine().width(max(bits(code.acc), 8))
         self.final = expand(code.final)

@@ -13,28 +13,22 @@ import math
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Final
 
-from accord.backends.cpu.jit import machine
-from accord.backends.cpu.llvm import Builder, vector
-from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.errors import InputError
-from accord.expr.lang import Expr, call, cast, const, operand
-from accord.expr.math import expand
-from accord.expr.primitives import abs_, ge, gt, le, lt, max_, min_, ne, select
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 
 __all__ = [
+    "BLOCK",
     "MODES",
     "ROUNDINGS",
     "Positions",
     "TableCode",
     "Taps",
-    "cubic",
-    "fold",
     "table_bytes",
     "table_phase",
     "table_places",
@@ -55,7 +49,8 @@ MODES = frozenset(
 )
 #: Its ``nearest_mode``.
 ROUNDINGS = frozenset({"floor", "ceil", "round_prefer_floor", "round_prefer_ceil"})
-_BLOCK = 4096
+#: Positions of a task.
+BLOCK: Final = 4096
 
 
 @record
@@ -142,61 +137,6 @@ def _integers(a: Fraction, b: Fraction) -> tuple[int, int, int]:
     return int(a * d), int(b * d), d
 
 
-def fold(index: Expr, period: Expr) -> Expr:
-    """``index`` modulo ``period``, in float64; both are integers."""
-    return index - call("floor", index / period) * period
-
-
-def cubic(t: Expr, a: float) -> Expr:
-    """Weight of an element at distance ``t`` >= 0: Keys, "Cubic Convolution Interpolation" (1981), equation 4."""
-    inner = ((a + 2) * t - (a + 3)) * t * t + 1.0
-    outer = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
-    return select(le(t, 1.0), inner, select(lt(t, 2.0), outer, 0.0))
-
-
-#: Operands of the expressions: position, a, b, d, source length, stretch of the kernel, its reach, tap.
-_X, _A, _B, _D, _LENGTH, _STRETCH, _REACH, _TAP = (operand(i, "f64") for i in range(8))
-_NUMERATOR = _X * _A + _B
-
-
-def _clipped(index: Expr) -> Expr:
-    return max_(min_(_LENGTH - 1.0, index), 0.0)
-
-
-def _nearest(taps: Taps) -> Expr:
-    floor, ceil = (functools.partial(call, name) for name in ("floor", "ceil"))
-    twice = _NUMERATOR * 2.0
-    return {
-        "floor": floor(_NUMERATOR / _D),
-        "ceil": ceil(_NUMERATOR / _D),
-        "round_prefer_floor": ceil((twice - _D) / (_D * 2.0)),
-        "round_prefer_ceil": floor((twice + _D) / (_D * 2.0)),
-    }[taps.rounding]
-
-
-def _single(taps: Taps) -> Expr:
-    """Index of the only tap."""
-    if taps.kind == "reflect":
-        period = max_((_LENGTH - 1.0) * 2.0, 1.0)
-        inside = fold(_NUMERATOR, period)
-        return _clipped(min_(inside, period - inside))
-    if taps.kind == "wrap":
-        return fold(_NUMERATOR, _LENGTH)
-    return _clipped(_nearest(taps))
-
-
-def _weighted(taps: Taps) -> tuple[Expr, Expr]:
-    """Index and weight of a tap."""
-    index = call("floor", _NUMERATOR / _D - _REACH) + 1.0 + _TAP
-    t = abs_(index * _D - _NUMERATOR) / _D * _STRETCH
-    weight = cubic(t, taps.coefficient) if taps.kind == "cubic" else max_(const(1.0, "f64") - t, 0.0)
-    if taps.exclude:
-        weight = select(ge(index, 0.0) & lt(index, _LENGTH), weight, 0.0)
-    # a tap of weight zero must not turn the sum into NaN by being infinite
-    near = select(ne(weight, 0.0), index, call("floor", _NUMERATOR / _D))
-    return _clipped(near), weight
-
-
 @record
 class TableCode(KernelCode):
     """Parameters: positions, taps of one, byte offsets of indices and weights, then the bits of the expressions'
@@ -213,89 +153,9 @@ class TableCode(KernelCode):
 
     def module(self, name: str) -> str:
         """LLVM text."""
-        b, width = Builder(name), machine().width(64)
-        positions, count, index_at, weight_at = (b.param(i) for i in range(4))
-        numbers = [b.op(f"bitcast i64 {b.param(4 + i)} to double") for i in range(6)]
-        constants = [Printer(b, width).splat("f64", n, width) for n in numbers]
-        base = b.operand(0)
-        indices = b.op(f"getelementptr i8, ptr {base}, i64 {index_at}")
-        weights = b.op(f"getelementptr i8, ptr {base}, i64 {weight_at}")
-        with b.loop("%first", "%last") as task:
-            start = b.mul(task, _BLOCK)
-            stop = b.min(b.add(start, _BLOCK), positions)
-            with b.loop(start, stop, width) as x:
-                here = b.min(b.sub(stop, x), width)
-                lanes = [_spread(b, width, x), *constants]
-                place = b.mul(x, count)
-                self._block(b, width, lanes, here, count, (indices, weights, place))
-        return b.module()
+        from accord.backends.cpu.taptables_writer import TableWriter  # what starts a stored kernel writes none
 
-    def _block(
-        self, b: Builder, width: int, lanes: list[str], here: str, count: str, table: tuple[str, str, str]
-    ) -> None:
-        """The taps of ``here`` positions."""
-        indices, weights, place = table
-        taps = self.taps
-        outside = expand(lt(_NUMERATOR, 0.0) | gt(_NUMERATOR, (_LENGTH - 1.0) * _D))
-        mark = outside if taps.outside else None
-        if not taps.weighted:
-            number = Printer(b, width).value(self._index(_single(taps), mark), lanes)
-            _put(b, "i64", width, number, b.address(indices, "i64", place), 1, here)
-            return
-        index, weight = _weighted(taps)
-        type_ = vector("f64", width)
-        zero = "zeroinitializer" if width > 1 else "0.0"
-        with b.loop_carrying(0, count, 1, ((type_, zero),)) as (k, sums, following):
-            operands = [*lanes, _spread(b, width, k, 0)]
-            printer = Printer(b, width)
-            number = printer.value(self._index(index, mark), operands)
-            share = printer.value(expand(weight), operands)
-            following.append(b.op(f"fadd {type_} {sums[0]}, {share}"))
-            at = b.add(place, k)
-            _put(b, "i64", width, number, b.address(indices, "i64", at), count, here)
-            if not self._normal:
-                share = Printer(b, width).value(expand(cast(operand(0, "f64"), self.dtype)), [share])
-                _put(b, self.dtype, width, share, b.address(weights, self.dtype, at), count, here)
-        if not self._normal:
-            return
-        total = following[0]
-        share_of = expand(cast(weight / operand(8, "f64"), self.dtype))
-        with b.loop(0, count) as k:
-            share = Printer(b, width).value(share_of, [*lanes, _spread(b, width, k, 0), total])
-            at = b.add(place, k)
-            _put(b, self.dtype, width, share, b.address(weights, self.dtype, at), count, here)
-
-    @property
-    def _normal(self) -> bool:
-        return self.taps.antialias or self.taps.exclude
-
-    @staticmethod
-    def _index(index: Expr, outside: Expr | None) -> Expr:
-        return expand(cast(index if outside is None else select(outside, -1.0, index), "i64"))
-
-
-def _spread(b: Builder, width: int, start: str, step: int = 1) -> str:
-    """``start``, ``start + step`` ... as float64."""
-    type_ = vector("f64", width)
-    first = Printer(b, width).splat("f64", b.op(f"sitofp i64 {start} to double"), width)
-    if not step or width == 1:
-        return first
-    return b.op(f"fadd {type_} {first}, <{', '.join(f'double {k}.0' for k in range(width))}>")
-
-
-def _put(b: Builder, dtype: str, width: int, value: str, address: str, stride: str | int, count: str) -> None:
-    """Store the first ``count`` elements ``stride`` apart."""
-    if width == 1:
-        Printer(b, 1).store(dtype, value, address)
-        return
-    element = vector(dtype, 1)
-    for k in range(width):
-
-        def one(k: int = k) -> None:
-            x = b.op(f"extractelement {vector(dtype, width)} {value}, i64 {k}")
-            b.emit(f"store {element} {x}, ptr {b.address(address, dtype, b.mul(k, stride) if k else 0)}")
-
-        b.branch(b.compare("sgt", count, k), one)
+        return TableWriter(self.taps, self.dtype).module(name)
 
 
 def tap_count(taps: Taps, positions: Positions, source: DimLike, target: DimLike) -> DimLike:
@@ -365,4 +225,4 @@ def _launch(taps: Taps, positions: Positions, dtype: str, axis: int, values: Seq
         stretch = min(1.0, float(positions.scale) if positions.scale is not None else target / max(source, 1))
     numbers = (a, b, d, source, stretch, taps.radius / stretch if stretch else 1.0)
     words = [struct.unpack("<q", struct.pack("<d", float(n)))[0] for n in numbers]
-    return Launch((target, count, *place, *words), -(-target // _BLOCK))
+    return Launch((target, count, *place, *words), -(-target // BLOCK))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import string
+import re
 from pathlib import Path
 from typing import Final
 
@@ -101,4 +101,4 @@ class WalkerSource:
             "stop": f"{name}_stop",
         }
         template = Path(__file__).with_name("walker.ll").read_text()
-        return string.Template(template).substitute(words)
+        return re.sub(r"\$\{(\w+)\}", lambda found: str(words[found[1]]), template)
