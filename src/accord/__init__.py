@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from accord import errors
     from accord.contract.operator import Operator, Tensor, operator
+    from accord.profile.tuning import tune
     from accord.runtime.interface import ModelMetadata, NodeArg
     from accord.runtime.io_binding import IOBinding
     from accord.runtime.model import Model, load
@@ -59,6 +60,7 @@ __all__ = [
     "load",
     "operator",
     "set_default_logger_severity",
+    "tune",
 ]
 
 #: Where each public name lives.
@@ -77,6 +79,7 @@ _HOMES = {
     "IOBinding": "accord.runtime.io_binding",
     "InferenceSession": "accord.runtime.session",
     "OrtValue": "accord.runtime.ort_value",
+    "tune": "accord.profile.tuning",
 }
 
 

@@ -144,6 +144,7 @@ def run_node(
     epilogue: tuple[Expr, Sequence[tuple[str, Array]]] | None = None,
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
+    choice: str | None = None,
 ) -> NativeKernel:
     """Run the only node of ``proto`` on its generated kernel.
 
@@ -155,6 +156,7 @@ def run_node(
         epilogue: Expression and extras (element type, array that broadcasts to the output).
         sizes: Values of the symbols that the model's shapes name.
         seed: Of the order in which tasks run.
+        choice: Which of its alternatives the kernel shall take.
 
     Returns:
         The kernel.
@@ -171,6 +173,7 @@ def run_node(
         described = tuple(Extra(t, access_of(a, target.shape)) for t, a in epilogue[1])
         view.epilogue = Epilogue(epilogue[0], described)
         view.stored = access_of(target)
+    view.choice = choice
     kernel = (CpuBackend().select if select is None else select)(view)
     assert isinstance(kernel, NativeKernel), kernel
     arrays: list[Array] = []

@@ -15,6 +15,7 @@ from accord.backends.cpu import CpuBackend
 from accord.backends.cpu.blocking import MOST_CHUNK, Problem, chunks_of, cut
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.tile import tile_heights, vectors_for
+from accord.backends.protocol import NativeKernel
 from accord.backends.reference.evaluator import evaluate
 from accord.expr.lang import bits, call, cast, const, operand
 from accord.expr.primitives import gt, max_
@@ -257,6 +258,58 @@ def test_convolutions(data):
     out = empty_like(expected.shape, dtype, *draw(layouts(len(shape))))
     run_node(proto, feeds, [out], sizes=sizes_of(x=shape), seed=shape[-1])
     close(out, expected, dtype, int(np.prod(weights[1:])))
+
+
+@SETTINGS
+@given(st.data())
+def test_every_alternative_is_right(data):
+    """Whatever way is chosen, not only the one by rule: many columns, short lines, few tiles."""
+    draw = data.draw
+    group = draw(st.sampled_from([1, 1, 2]))
+    c, m = (
+        group * draw(st.sampled_from([3, 16, 20, 65][group - 1 :])),
+        group * draw(st.sampled_from([7, 16, 33, 70, 130])),
+    )
+    taps = draw(st.sampled_from([(3,), (3, 3), (3, 3), (3, 3), (2, 5)]))
+    shape = (draw(st.integers(1, 2)), c, *(draw(st.integers(t, 12)) for t in taps))
+    attributes: dict[str, Any] = {"group": group, "pads": [draw(st.integers(0, 1)) for _ in range(2 * len(taps))]}
+    attributes["strides"] = [draw(st.sampled_from([1, 1, 2]))] * len(taps)
+    x, w = values(shape), values((m, c // group, *taps))
+    proto = model(
+        [node("Conv", ["x", "w"], ["y"], **attributes)],
+        {"x": (np.float32, declared(draw, x=shape)["x"])},
+        ["y"],
+        {"w": w},
+    )
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = c
+    wide = model(
+        [node("Conv", ["x", "w"], ["y"], **attributes)],
+        {n: ("float64", a.shape) for n, a in (("x", x), ("w", w))},
+        ["y"],
+    )
+    exact = evaluate(wide, {"x": x.astype(np.float64), "w": w.astype(np.float64)})[0]
+    residual = laid_out(values(exact.shape), *draw(layouts(len(shape))))
+    result = (call("add", operand(0, "f32"), operand(1, "f32")), [("f32", residual)])
+    feeds = {"x": laid_out(x, *draw(layouts(len(shape))))}
+    order = draw(layouts(len(shape)))
+
+    def run(choice: str | None) -> NativeKernel:
+        out = empty_like(exact.shape, np.float32, *order)
+        kernel = run_node(proto, feeds, [out], epilogue=result, sizes=sizes_of(x=shape), seed=c, choice=choice)
+        close(out, exact + residual, k=int(np.prod(w.shape[1:])))
+        return kernel
+
+    by_rule = run(None)
+    assert len(by_rule.alternatives) > 1
+    assert by_rule.alternative == by_rule.alternatives[0]
+    assert ("winograd" in by_rule.alternatives) == (
+        taps == (3, 3) and attributes["strides"] == [1, 1] and min(c, m) >= 16 * group
+    )
+    for choice in by_rule.alternatives:
+        kernel = run(choice)
+        assert kernel.alternative == choice
+        assert kernel.alternatives == by_rule.alternatives
+        assert ("winograd" in kernel.name) == (choice == "winograd")
 
 
 @SETTINGS

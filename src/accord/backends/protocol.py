@@ -195,6 +195,8 @@ class NativeKernel:
         flops: Arithmetic operations, symbolic, for the roofline.
         note: Why it computes in the way it does, for people.
         precision: What operands are rounded to because that was asked for; "" for nothing.
+        alternatives: Names of the ways to compute it, where there are several; the first is the one by rule.
+        alternative: Which of them this is; "" where there is one.
     """
 
     name: str
@@ -206,6 +208,8 @@ class NativeKernel:
     flops: DimLike = 0
     note: str = ""
     precision: str = ""
+    alternatives: tuple[str, ...] = ()
+    alternative: str = ""
 
     @property
     def dims(self) -> tuple[DimLike, ...]:

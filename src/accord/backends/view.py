@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -10,7 +10,12 @@ from accord.ir.facts import Fact, TensorFact
 from accord.ir.infer import Analyzer, Inference
 from accord.ir.strides import Access, contiguous
 
-__all__ = ["NodeView"]
+__all__ = ["NodeView", "step_name"]
+
+
+def step_name(node: ir.Node) -> str:
+    """What a node is called where plans are shown: its name, else that of its first output."""
+    return node.name or next((o.name for o in node.outputs if o.name), None) or "?"
 
 
 class NodeView(Inference):
@@ -23,6 +28,7 @@ class NodeView(Inference):
 
     Attributes:
         placed: Inputs whose memory is already their part of output 0's (of Concat): they need not be copied.
+        choice: Which of its alternatives the kernel shall take; None: the one by rule.
     """
 
     placed: frozenset[int] = frozenset()
@@ -31,6 +37,11 @@ class NodeView(Inference):
         super().__init__(node, analyzer)
         self.outputs: tuple[Fact, ...] = tuple(analyzer.facts.get(o) for o in node.outputs)
         self.layouts: Mapping[ir.Value, Access] = {} if layouts is None else layouts
+        self.choice: str | None = analyzer.choices.get(step_name(node)) if analyzer.choices else None
+
+    def choose(self, alternatives: Sequence[str]) -> str:
+        """The one of ``alternatives``, names of ways to compute the node, that was chosen for it, else the first."""
+        return self.choice if self.choice is not None and self.choice in alternatives else alternatives[0]
 
     def access(self, index: int) -> Access:
         """How input ``index`` lies in memory, counted from where its operand's address points.

@@ -17,6 +17,7 @@ VERBS = {
     "explain": "accord.cli.explain",
     "bench": "accord.cli.bench",
     "profile": "accord.cli.profile",
+    "tune": "accord.cli.tune",
     "bisect": "accord.cli.bisect",
     "conformance": "accord.cli.conformance",
     "op": "accord.cli.op",

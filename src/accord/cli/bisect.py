@@ -13,6 +13,7 @@ from accord.cli.common import (
     Screen,
     Verb,
     compile_options,
+    input_option,
     line,
     model_argument,
     plural,
@@ -39,13 +40,7 @@ __all__ = ["command"]
     ),
 )
 @model_argument
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME=FILE.npy",
-    help="An input from a NumPy file, or a number or list as JSON; repeatable. Others are random.",
-)
+@input_option
 @shape_options
 @click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance. [default: what contracts declare]")
 @click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance. [default: what contracts declare]")

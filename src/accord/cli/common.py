@@ -32,6 +32,7 @@ __all__ = [
     "check_rule",
     "closest",
     "compile_options",
+    "input_option",
     "model_argument",
     "plural",
     "seconds_text",
@@ -309,6 +310,17 @@ def compile_options(function: F) -> F:
     for option in reversed(options):
         collected = option(collected)
     return collected  # type: ignore[return-value]
+
+
+def input_option(function: F) -> F:
+    """Add ``--input``; the function is given ``inputs``, texts."""
+    return click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="NAME=FILE.npy",
+        help="An input from a NumPy file, or a number or list as JSON; repeatable. Others are random.",
+    )(function)
 
 
 def shape_options(function: F) -> F:

@@ -72,7 +72,7 @@ def command(
 
     Nothing is run. Memory is planned for the shapes given.
     """
-    from accord.cli.placed import backend_counts, copies, fallback_text, fallbacks, rounded
+    from accord.cli.placed import backend_counts, chosen, copies, fallback_text, fallbacks, rounded
 
     if rule is not None:
         check_rule("--rule", rule)
@@ -98,6 +98,7 @@ def command(
         "declined": _declined(plan),
         "fallbacks": fallbacks(plan),
         "precision": rounded(plan),
+        "tuned": chosen(plan, dict(compiled.options.choices or ())),
         "copies": copies(plan),
         "memory": memory,
         "dumped": stages.written,
@@ -118,6 +119,9 @@ def command(
         if data["precision"]:
             rows = [(r["node"], r["op"], r["precision"]) for r in data["precision"]]
             table(console, "Products of rounded operands, as asked for", ("node", "operator", "precision"), rows)
+        if data["tuned"]:
+            by_tuning = [(t["node"], t["op"], t["alternative"], t["rule"]) for t in data["tuned"]]
+            table(console, "Kernels chosen by accord tune", ("node", "operator", "alternative", "by rule"), by_tuning)
         if memory is None:
             line(console, "Memory: the model leaves shapes open; --shape gives them")
         else:

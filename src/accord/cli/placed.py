@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from accord.backends.protocol import NativeKernel
 from accord.plan.plan import Plan, Step
 
 __all__ = [
     "all_plans",
     "all_steps",
     "backend_counts",
+    "chosen",
     "copies",
     "fallback_counts",
     "fallback_text",
@@ -54,6 +56,16 @@ def rounded(plan: Plan) -> list[dict[str, Any]]:
         {"node": step.placement.node, "op": step.placement.op, "precision": precision}
         for step in all_steps(plan)
         if (precision := getattr(step.kernel, "precision", ""))
+    ]
+
+
+def chosen(plan: Plan, choices: Mapping[str, str]) -> list[dict[str, str]]:
+    """Each step whose kernel is the alternative that ``choices``, by node, asks for."""
+    kernels = [(s.placement, s.kernel) for s in all_steps(plan) if isinstance(s.kernel, NativeKernel)]
+    return [
+        {"node": p.node, "op": p.op, "alternative": k.alternative, "rule": k.alternatives[0]}
+        for p, k in kernels
+        if k.alternative and choices.get(p.node) == k.alternative
     ]
 
 

@@ -15,6 +15,7 @@ from accord.cli.common import (
     Screen,
     Verb,
     compile_options,
+    input_option,
     line,
     model_argument,
     plural,
@@ -58,13 +59,7 @@ _SHORT = 2e-3
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for op_profile.json and trace.json (for Perfetto or chrome://tracing).",
 )
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME=FILE.npy",
-    help="An input from a NumPy file, or a number or list as JSON; repeatable. Others are random.",
-)
+@input_option
 @shape_options
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Timed runs.")
 @click.option("--top", type=click.IntRange(0), default=20, show_default=True, help="Steps to list; 0 for all.")

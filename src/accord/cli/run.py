@@ -14,6 +14,7 @@ from accord.cli.common import (
     Screen,
     Verb,
     compile_options,
+    input_option,
     line,
     model_argument,
     plural,
@@ -40,13 +41,7 @@ __all__ = ["command"]
     ),
 )
 @model_argument
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME=FILE.npy",
-    help="An input from a NumPy file, or a number or list as JSON; repeatable. Others are random.",
-)
+@input_option
 @shape_options
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder to save the outputs in.")
 @compile_options

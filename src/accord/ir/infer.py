@@ -215,6 +215,7 @@ class Analyzer:
         created: Names of the symbols that :meth:`Inference.fresh` made.
         stated: Where :meth:`Inference.agree` puts what it is told; None: nowhere.
         precision: What products may be rounded to that are asked for in float32: "float32" (nothing) or "bfloat16".
+        choices: By name of a node, which of the alternatives of its kernel to take; others follow the rule.
     """
 
     def __init__(
@@ -236,6 +237,7 @@ class Analyzer:
         self.created: set[str] = set()
         self.stated: list[Agreement] | None = None
         self.precision = "float32"
+        self.choices: Mapping[str, str] = {}
 
     def infer_graph(self, nodes: Iterable[ir.Node]) -> None:
         """Write facts for all outputs of ``nodes``, which must be in topological order.

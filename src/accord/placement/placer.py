@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from accord.backends.protocol import Alias, Arrangement, Backend, Kernel, ViewKernel
-from accord.backends.view import NodeView
+from accord.backends.view import NodeView, step_name
 from accord.errors import FallbackError, UnsupportedError
 from accord.ir.infer import Analyzer, op_name
 from accord.ir.reason import FUSED_DOMAIN, Reason
@@ -87,7 +87,7 @@ class Placer:
             UnsupportedError: no backend has a kernel; the message lists what each said.
             FallbackError: strict mode, and only a fall-back backend has one.
         """
-        name = node.name or next((o.name for o in node.outputs if o.name), None) or "?"
+        name = step_name(node)
         op = self._name_of(node)
         if (node.domain, node.op_type) in CONTROL:
             return Placed(Placement(name, op, "runtime", None))

@@ -29,6 +29,8 @@ from accord.runtime.executor import Executor
 from accord.runtime.inputs import match_inputs
 from accord.runtime.options import Options
 from accord.runtime.pipeline import Compiled, compile_model
+from accord.runtime.stored import model_key
+from accord.runtime.tuned import tuned
 from accord.runtime.watch import watched
 
 __all__ = ["Verdict", "bisect"]
@@ -152,7 +154,7 @@ class _Search:
     ) -> None:
         self.source = source
         self.inputs = inputs
-        self.options = options
+        self.options = tuned(options, model_key(source, options))
         self.bounds = bounds
         self.advance = advance
         self.names: list[str] = []

@@ -26,6 +26,7 @@ from accord.runtime.inputs import Matcher
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options, disabled_tuple
 from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
+from accord.runtime.tuned import as_choices, check_choices, key_with, tuned
 
 if TYPE_CHECKING:
     from accord.runtime.pipeline import Compiled, StageHook
@@ -140,22 +141,25 @@ class Model:
         inputs: What it takes.
         outputs: What it returns.
         plan: What a run does.
+        options: How it was compiled; ``choices`` has what ``accord tune`` had found.
         interface: What the file says of inputs, outputs and origin.
         seconds: Time for each stage of compilation; only "stored" if the plan was found on disk.
     """
 
     def __init__(self, source: Any, options: Options, *, on_stage: StageHook | None = None) -> None:
-        self.options = options
         self._source = source
         self._compiled: Compiled | None = None
         self._lock = threading.Lock()
         start = time.perf_counter()
+        key = model_key(source, options) if options.device == "cpu" else None
+        self.options = tuned(options, key)
         # whoever wants to see the stages needs them to happen
-        key = model_key(source, options) if on_stage is None and options.device == "cpu" else None
+        key = None if key is None or on_stage is not None else key_with(key, self.options.choices or ())
         stored = None if key is None else read_plan(key)
         first = None if stored is None else _Variant.of(stored)
         if first is None:
             compiled = self._first_compiled(on_stage)
+            check_choices(compiled.plan, options.choices or ())
             stored = _stored(compiled)
             self.seconds = compiled.seconds
             first = _Variant.of(stored)
@@ -398,6 +402,7 @@ def load(
     base_dir: str | os.PathLike[str] | None = None,
     limits: Limits | None = None,
     precision: str = "float32",
+    choices: Mapping[str, str] | None = None,
 ) -> Model:
     """Compile a model for running.
 
@@ -413,14 +418,25 @@ def load(
         precision: "float32", or "bfloat16" to have the operands of float32 MatMul, Gemm and Conv rounded to bfloat16
             (to nearest, ties to even) before they are multiplied; sums stay float32. It is faster where the machine
             multiplies bfloat16, and right elsewhere. ``accord explain`` lists the nodes.
+        choices: By name of a node, which of its kernel's alternatives to take; others follow the rule, with ``{}`` all
+            do. None: what ``accord tune`` has found for this model, if it has.
 
     Raises:
         ModelError: the file or the graph is wrong.
         UnsupportedError: nothing can run it.
         BackendError: no backend serves the device.
         CompileError: machine code could not be generated.
+        AccordError: an option has a value that it cannot have.
     """
-    rules = disabled_tuple(disabled_rules)
-    return Model(
-        model, Options(device, level, rules, strict, threads, base_dir=base_dir, limits=limits, precision=precision)
+    options = Options(
+        device,
+        level,
+        disabled_tuple(disabled_rules),
+        strict,
+        threads,
+        base_dir=base_dir,
+        limits=limits,
+        precision=precision,
+        choices=None if choices is None else as_choices(choices),
     )
+    return Model(model, options)

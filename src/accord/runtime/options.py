@@ -32,6 +32,8 @@ class Options:
         base_dir: Folder of external data; None: the folder of the model's path.
         limits: How large the model may be; None: the defaults of :class:`accord.model.limits.Limits`.
         precision: "float32", or "bfloat16": operands of float32 products are rounded to it, sums stay float32.
+        choices: Pairs of a node and the alternative that its kernel shall take; other nodes follow the rule. None: what
+            ``accord tune`` has found for this model, if it has.
     """
 
     device: str = "cpu"
@@ -44,6 +46,7 @@ class Options:
     base_dir: str | os.PathLike[str] | None = None
     limits: Limits | None = None
     precision: str = "float32"
+    choices: tuple[tuple[str, str], ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.level <= MAX_LEVEL:

@@ -128,6 +128,7 @@ def compile_model(
     result = normalise(model, evaluator=evaluate_node, decide=None if decide is None else noted)
     analyzer = result.analyzer
     analyzer.precision = options.precision
+    analyzer.choices = dict(options.choices or ())
     check_operands(model, analyzer.facts, analyzer.opsets, declared)
     done("normalised", model, analyzer)
     manager = PassManager(

@@ -91,6 +91,7 @@ class Convolution:
         inside: No tap lies in the padding.
         halves: How panels hold numbers that are rounded to bf16, if they are.
         padding: Which of the extras is what there is around an image of integers, less nothing; None for zeros.
+        way: "staged" or "patches": how rows of A are made, if the image is no matrix; "": by rule.
     """
 
     images: DimLike
@@ -106,6 +107,7 @@ class Convolution:
     inside: bool = False
     halves: str = ""
     padding: int | None = None
+    way: str = ""
 
     @property
     def dtype(self) -> str:
@@ -123,30 +125,42 @@ class Convolution:
         return self.inside and all(t == 1 for t in self.window.taps)
 
     @property
-    def staged(self) -> bool:
-        """Whether the image is better staged than copied patch by patch.
-
-        That is so where products take little more time than the copies, where a line of output is no shorter than a
-        tile, and where a stage holds no more than what is read.
-        """
+    def stageable(self) -> bool:
+        """Whether the image can be staged, and a stage holds no more than what is read."""
         w = self.window
-        vectors = -(-self.columns // machine().width(bits(self.dtype)))
         dense = all(s <= (t - 1) * d + 1 for t, s, d in zip(w.taps, w.steps, w.dilations, strict=True))
-        line = self.out_sizes[-1]
         joined = lanes_for(self.dtype).count
-        short = len(w.taps) == 2 and isinstance(line, int) and line < _SHORT_LINE
         return (
             not self.pointwise
             and not self.halves
             and len(w.taps) <= 2
             and 0 not in w.taps
             and min(w.dilations) > 0
-            and (vectors <= _STAGED_VECTORS or joined > 1)
             and self.channels <= _STAGED_CHANNELS * joined
             and self.channels % joined == 0
             and dense
-            and not short
         )
+
+    @property
+    def staged(self) -> bool:
+        """Whether the image is staged, not copied patch by patch.
+
+        By rule it is where products take little more time than the copies, and where a line of output is no shorter
+        than a tile.
+        """
+        if self.way or not self.stageable:
+            return self.way == "staged"
+        vectors = -(-self.columns // machine().width(bits(self.dtype)))
+        line = self.out_sizes[-1]
+        short = len(self.window.taps) == 2 and isinstance(line, int) and line < _SHORT_LINE
+        return (vectors <= _STAGED_VECTORS or lanes_for(self.dtype).count > 1) and not short
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """What :attr:`way` may be, the one by rule first."""
+        if not self.stageable:
+            return ("patches",)
+        return ("staged", "patches") if self.staged else ("patches", "staged")
 
     @property
     def channels_inner(self) -> bool:

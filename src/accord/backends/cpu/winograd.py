@@ -42,7 +42,7 @@ from accord.expr.lang import Expr
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 
-__all__ = ["WinogradCode", "reason_against", "transformed_weights", "winograd_phase"]
+__all__ = ["WinogradCode", "reason_against", "reason_not_to", "transformed_weights", "winograd_phase"]
 
 #: Products that are summed in a register.
 _RUN: Final = 32
@@ -54,13 +54,14 @@ _TASKS_BY_COLUMNS: Final = 4
 #: Tiles of a block that make it worth to bring the weights from the third-level cache, and from memory.
 _FROM_CACHE: Final = 28
 _FROM_MEMORY: Final = 56
-#: It does not pay for fewer channels, nor for fewer tiles than this: the weights are 2.7 times as large.
+#: Sums over fewer channels are so short that the direct way errs two to three times less.
 _LEAST_CHANNELS: Final = 16
+#: It rarely pays for fewer tiles than this: the weights are 2.7 times as large.
 _LEAST_TILES: Final = 24
 
 
 def reason_against(c: Convolution) -> str | None:
-    """Why a convolution is not computed this way; None if it is."""
+    """Why a convolution cannot be computed this way, or not within the declared accuracy; None if it can."""
     if c.window.taps != (3, 3) or c.window.steps != (1, 1) or c.window.dilations != (1, 1):
         return "the kernel is not 3x3 with stride 1"
     if c.halves:
@@ -69,6 +70,11 @@ def reason_against(c: Convolution) -> str | None:
         return "the weights are not constant, or not summed in f32"
     if min(c.channels, c.columns) < _LEAST_CHANNELS:
         return f"fewer than {_LEAST_CHANNELS} channels in a group"
+    return None
+
+
+def reason_not_to(c: Convolution) -> str | None:
+    """Why a convolution that can be computed this way had better not be; None if it is likely to pay."""
     tiles = [D.ceildiv(n, m) for n, (m, _) in zip(c.out_sizes, (DOWN, ACROSS), strict=True)]
     total = D.product((c.images, *tiles))
     if isinstance(total, int) and total < _LEAST_TILES:

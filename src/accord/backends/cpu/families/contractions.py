@@ -20,7 +20,7 @@ from accord.backends.cpu.halves import halves
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.root import RootView, epilogue_of
-from accord.backends.cpu.winograd import reason_against, transformed_weights, winograd_phase
+from accord.backends.cpu.winograd import reason_against, reason_not_to, transformed_weights, winograd_phase
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, call, cast, const, operand
@@ -364,9 +364,13 @@ def conv(view: NodeView) -> Kernel | Reason:
         return convolution if isinstance(convolution, Reason) else Reason("the output's rank is not known")
     epilogue, reads = _with_bias(view, dtype, out)
     constants: dict[int, Constant] = {}
-    against = reason_against(convolution)
+    alternatives = _alternatives(convolution)
+    way = view.choose(alternatives)
+    transformed = way == _WINOGRAD
+    if way in convolution.ways:
+        convolution = replace(convolution, way=way)
     if convolution.constant:
-        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution, against is None)
+        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution, transformed)
     elif view.access(1).strides != contiguous(tuple(w)):
         return Reason("weights that are not constant must be row-major")
     rest = (
@@ -375,14 +379,31 @@ def conv(view: NodeView) -> Kernel | Reason:
         with_sum(epilogue.expr, accumulator(dtype)),
         tuple(range(len(epilogue.extras) + 4)),
     )
-    phase, scratch = convolution.phase(*rest) if against else winograd_phase(convolution, *rest)
+    phase, scratch = winograd_phase(convolution, *rest) if transformed else convolution.phase(*rest)
     flops = 2 * D.product((*out, *w[1:]))
-    name = f"conv {dtype}" if against else f"conv winograd {dtype}"
+    name = f"conv winograd {dtype}" if transformed else f"conv {dtype}"
     rounds = "bfloat16" if convolution.halves else ""
     if rounds:
         name = f"{name} as bf16"
-    note = f"direct: {against}" if against else "Winograd 2x4: a third of the multiplications"
-    return NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops, note=note, precision=rounds)
+    note = "Winograd 2x4: a third of the multiplications"
+    if not transformed:
+        note = f"direct: {reason_against(convolution) or reason_not_to(convolution) or 'as chosen'}"
+    made = NativeKernel(name, (phase,), reads, constants, workspace=scratch, flops=flops, note=note, precision=rounds)
+    return replace(made, alternatives=alternatives, alternative=way) if len(alternatives) > 1 else made
+
+
+_WINOGRAD = "winograd"
+
+
+def _alternatives(convolution: Convolution) -> tuple[str, ...]:
+    """Ways to compute a convolution within the declared accuracy, the one by rule first."""
+    if convolution.pointwise:
+        return ("matrix",)
+    if reason_against(convolution) is not None:
+        return convolution.ways
+    if reason_not_to(convolution) is not None:
+        return (*convolution.ways, _WINOGRAD)
+    return (_WINOGRAD, *convolution.ways)
 
 
 def _window(view: NodeView, w: Sequence[int]) -> Window:

@@ -95,6 +95,7 @@ def select_fused(view: NodeView) -> Kernel | Reason:
         return _group(body)
     root = RootView(body.nodes[0], body.analyzer, body.layouts)
     root.stored = view.output_access()
+    root.choice = view.choice
     root.prologue = [NodeView(n, body.analyzer, body.layouts) for n in body.prologue]
     found = _epilogue(body, root)
     if isinstance(found, Reason):

@@ -1,0 +1,87 @@
+"""``accord tune``: choices between kernels by measurement, which later loads find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from accord.cli.common import (
+    Choices,
+    Screen,
+    Verb,
+    compile_options,
+    input_option,
+    line,
+    model_argument,
+    plural,
+    seconds_text,
+    shape_options,
+    table,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from accord.runtime.model import Model
+
+__all__ = ["command"]
+
+
+@click.command(
+    "tune",
+    cls=Verb,
+    examples=(
+        "accord tune model.onnx",
+        "accord tune model.onnx --shape x=1x3x640x640 --threads 1",
+    ),
+)
+@model_argument
+@input_option
+@shape_options
+@click.option("--runs", type=click.IntRange(1), default=24, show_default=True, help="Timed runs of each alternative.")
+@compile_options
+@click.pass_obj
+def command(
+    screen: Screen,
+    model: Path,
+    inputs: tuple[str, ...],
+    shape: tuple[str, ...],
+    seed: int,
+    runs: int,
+    choices: Choices,
+) -> None:
+    """Choose between the kernels of MODEL that are right by measuring them, and remember what is faster.
+
+    Loads of the same file with the same options make the same choices. Sizes that are not given are assumed.
+    """
+    from accord.cli.feeds import make_feed
+    from accord.profile.tuning import tune_with
+
+    def make_inputs(loaded: Model) -> Mapping[str, Any]:
+        feed = make_feed(loaded, inputs, shape, seed)
+        for name, size in feed.assumed.items():
+            screen.note(f"size '{name}' is not given: {size} taken; --shape {name}=... sets it")
+        return dict(feed)
+
+    with screen.progress(f"tuning {model.name}") as advance:
+        found = tune_with(model, make_inputs, choices.options(), runs, advance)
+
+    def draw(console: Console) -> None:
+        if not found.nodes:
+            line(console, "no kernel of this model has alternatives")
+            return
+        rows = []
+        for n in found.nodes:
+            times = ", ".join(f"{a} {seconds_text(s)}" for a, s in n.seconds.items())
+            gain = f"{seconds_text(n.gain)} ({n.gain / n.seconds[n.rule]:.0%})" if n.chosen != n.rule else ""
+            rows.append((n.node, n.op, times, n.chosen, gain))
+        columns = ("node", "operator", "alternatives, the one by rule first", "chosen", ">gain")
+        table(console, f"Medians of {plural(runs, 'run')}", columns, rows)
+        changed = plural(len(found.choices), "kernel")
+        gain = f", which saves {seconds_text(found.gain)} a run" if found.choices else ""
+        line(console, f"{changed} of {len(found.nodes)} other than by rule{gain}; remembered for later loads")
+
+    screen.show({"model": str(model), **found.data()}, draw)
