@@ -154,10 +154,15 @@ MALFORMED: dict[str, tuple[str, list[Fact | None], dict[str, Any], str]] = {
     "attention heads": ("Attention", [f32(1, 6, 4, 8), f32(1, 4, 4, 8), f32(1, 4, 4, 8)], {}, "heads"),
     "attention packed": ("Attention", [f32(1, 4, 8)] * 3, {}, "packed"),
     "attention past": ("Attention", [f32(1, 2, 4, 8)] * 3 + [None, f32(1, 2, 3, 8)], {}, "come together"),
+    "attention mode": ("Attention", [f32(1, 2, 4, 8)] * 3, {"qk_matmul_output_mode": 4}, "mode is unknown"),
     "rotary heads": ("RotaryEmbedding", [f32(1, 4, 8), f32(1, 4, 2), f32(1, 4, 2)], {}, "num_heads"),
     "dft axis": ("DFT", [f32(1, 8, 1), None, scalar(2)], {}, "last axis"),
     "stft step": ("STFT", [f32(1, 8, 1), scalar(0), f32(4)], {}, "positive"),
     "stft frame": ("STFT", [f32(1, 8, 1), scalar(1), f32(9)], {}, "longer"),
+    # random numbers
+    "infinite seed": ("Bernoulli", [X], {"seed": float("inf")}, "seed"),
+    "no seed": ("RandomNormal", [], {"shape": [3], "seed": float("nan")}, "seed"),
+    "seed of a draw": ("Multinomial", [f32(2, 3)], {"seed": float("-inf")}, "seed"),
     # sequences
     "sequence position": ("SequenceAt", [SequenceFact(X, 2), scalar(2)], {}, "position"),
     "sequence dtypes": ("SequenceConstruct", [X, i64(1)], {}, "two dtypes"),

@@ -49,6 +49,8 @@ def attention(n: Inference) -> list[Fact]:
     ranks = {len(s) for s in shapes if s is not None}
     n.require(len(ranks) <= 1, "query, key and value differ in rank", expected="3 or 4 for all", found=sorted(ranks))
     n.require(n.has(4) == n.has(5), "past key and value come together", expected="both or none", found="one of them")
+    mode = int_attr(n, "qk_matmul_output_mode", 0)
+    n.require(0 <= mode <= 3, "qk_matmul_output_mode is unknown", expected="0 to 3", found=mode)
     rank = next(iter(ranks), None)
     q_heads, kv_heads = int_attr(n, "q_num_heads", 0, low=0), int_attr(n, "kv_num_heads", 0, low=0)
     if rank == 3:
