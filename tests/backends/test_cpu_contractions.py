@@ -19,6 +19,8 @@ from accord.backends.protocol import NativeKernel
 from accord.backends.reference.evaluator import evaluate
 from accord.expr.lang import bits, call, cast, const, operand
 from accord.expr.primitives import gt, max_
+from accord.runtime.model import Model
+from accord.runtime.pipeline import Options
 from builders import model, node
 
 SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -421,6 +423,16 @@ def test_transposed_convolutions(data):
     feeds |= {} if constant else {"w": laid_out(w, *draw(layouts(len(shape))))}
     run_node(proto, feeds, [out], sizes=sizes_of(x=shape), seed=sizes[0])
     close(out, expected, dtype, int(np.prod((c, *kernel))))
+
+
+@pytest.mark.parametrize("stride", [200, 2**40])
+def test_strides_that_would_take_too_many_convolutions(stride):
+    """One pixel: the output is no larger than the kernel, whatever the stride."""
+    x, w = values((1, 2, 1, 1)), values((2, 3, 3, 3))
+    nodes = [node("ConvTranspose", ["x", "w"], ["y"], strides=[stride, stride])]
+    compiled = Model(model(nodes, {"x": (np.float32, x.shape)}, ["y"], {"w": w}), Options())
+    assert not any(isinstance(s.kernel, NativeKernel) for s in compiled.compiled.plan.steps)
+    np.testing.assert_allclose(compiled({"x": x})[0], np.einsum("c,cmhw->mhw", x.reshape(2), w)[np.newaxis], rtol=1e-5)
 
 
 @SETTINGS

@@ -109,6 +109,12 @@ def test_products_of_any_rank():
     both(model(nodes, {n: (v.dtype, v.shape) for n, v in feeds.items()}, ["y"], {"w": w}), feeds)
 
 
+def test_updates_of_any_rank():
+    nodes = [node("Squeeze", ["p", "s"], ["u"]), node("ScatterND", ["x", "i", "u"], ["y"])]
+    feeds = {"p": X[np.newaxis, :2, 1], "s": ints(0), "x": X[0], "i": np.array([[3], [0]])}
+    both(model(nodes, {n: (v.dtype, v.shape) for n, v in feeds.items()}, ["y"]), feeds)
+
+
 def test_a_form_is_chosen_once():
     op = node("ReduceSum", ["x", "a"], ["y"])
     m = both(model([op], {"x": (np.float32, ["n", 4]), "a": (np.int64, [1])}, ["y"]), {"x": X[0, :, :4], "a": ints(0)})

@@ -8,7 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from standard_harness import check
 
-from accord.errors import AccordError
+from accord.errors import AccordError, ModelTypeError
+from accord.runtime.model import Model
+from accord.runtime.pipeline import Options
+from builders import model, node
 
 SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TRAINING = "ai.onnx.preview.training"
@@ -192,3 +195,15 @@ def test_attention_whose_scores_are_wanted(mode, dtype, kind):
         inputs.pop()
     attributes = {"qk_matmul_output_mode": mode, "is_causal": mode % 2, "softcap": 2.0 if mode else 0.0}
     check("Attention", inputs, 4, rtol=6e-3 if dtype == "float16" else 1e-5, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "text"),
+    [
+        (node("Einsum", ["x", "x"], ["y"], equation="bij,bjk->bik"), [], "rank"),
+        (node("Attention", ["x", "x", "x"], ["y"], qk_matmul_output_mode=4), [1, 2, 4, 8], "mode"),
+    ],
+)
+def test_what_the_shape_rule_refuses_is_not_written_in_other_operators(op, shape, text):
+    with pytest.raises(ModelTypeError, match=text):
+        Model(model([op], {"x": (np.float32, shape)}, ["y"]), Options())

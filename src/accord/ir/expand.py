@@ -43,13 +43,18 @@ def expands(*names: str, domain: str = "", before: int | None = None) -> Callabl
         domain: Their domain.
         before: Applies only where the model declares a version of the domain below this one; None: always.
             Among several that apply, the one with the lowest ``before`` is taken; nodes that it builds are
-            of the canonical version already and are not expanded by version again.
+            of the canonical version already and are not expanded by version again. What always applies is of the
+            form that the operator's shape rule knows: a node that the rule refuses does not reach it.
     """
 
     def register(function: Expansion) -> Expansion:
+        def checked(b: Builder, n: Inference) -> Sequence[ir.Value | None] | None:
+            n.check()
+            return function(b, n)
+
         for name in names:
             entries = _EXPANSIONS.setdefault((domain, name), [])
-            entries.append((before, function))
+            entries.append((before, checked if before is None else function))
             entries.sort(key=lambda e: (e[0] is None, e[0] or 0))
         return function
 

@@ -128,6 +128,12 @@ class Inference:
         if not condition:
             raise self.error(message, expected=expected, found=found, value=value)
 
+    def check(self) -> None:
+        """Raise :class:`ModelTypeError` if the operator's shape rule, where it has one, refuses this node."""
+        found = _RULES.get((self.node.domain, self.node.op_type))
+        if found is not None:
+            found(self)
+
     def agree(self, size: DimLike, other: DimLike, what: str, *, ones: bool = False) -> None:
         """State that the rule's result is right only if two sizes agree, see :class:`Agreement`.
 

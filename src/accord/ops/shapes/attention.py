@@ -49,6 +49,8 @@ def attention(n: Inference) -> list[Fact]:
     ranks = {len(s) for s in shapes if s is not None}
     n.require(len(ranks) <= 1, "query, key and value differ in rank", expected="3 or 4 for all", found=sorted(ranks))
     n.require(n.has(4) == n.has(5), "past key and value come together", expected="both or none", found="one of them")
+    mode = int_attr(n, "qk_matmul_output_mode", 0)
+    n.require(0 <= mode <= 3, "qk_matmul_output_mode is unknown", expected="0 to 3", found=mode)
     rank = next(iter(ranks), None)
     q_heads, kv_heads = int_attr(n, "q_num_heads", 0, low=0), int_attr(n, "kv_num_heads", 0, low=0)
     if rank == 3:
@@ -118,12 +120,29 @@ def rotary_embedding(n: Inference) -> list[Fact]:
     width = int_attr(n, "rotary_embedding_dim", 0, low=0)
     if x is not None and len(x) == 3:
         n.require(heads > 0, "a packed input needs num_heads", expected="over 0", found=heads)
-        _heads(n, x, heads, 0)
-    ranks = (2,) if n.has(3) else (3,)
+    by_heads = _or_new(n, _heads(n, x, heads, 0))
+    size = width or by_heads[3]
+    n.require(not isinstance(size, int) or size % 2 == 0, "the rotation has no pairs", expected="even", found=str(size))
+    n.require(
+        not isinstance(by_heads[3], int) or width <= by_heads[3],
+        "the rotation is wider than a head",
+        expected=f"at most {by_heads[3]}",
+        found=width,
+    )
+    places = (by_heads[0], by_heads[2])
+    positions = rank_of(n, 3, 2) if n.has(3) else None
+    rows = [(3, positions)] if positions is not None else []
     for i in (1, 2):
-        cache = rank_of(n, i, *ranks)
-        if cache is not None and width:
-            same_size(n, width // 2, cache[-1], "widths of the rotation", value=i)
+        cache = rank_of(n, i, 2 if n.has(3) else 3)
+        if cache is None:
+            continue
+        if x is not None or width:
+            same_size(n, D.floordiv(size, 2), cache[-1], "widths of the rotation", value=i)
+        if not n.has(3):
+            rows.append((i, cache[:2]))
+    for i, found in rows if x is not None else []:
+        for a, b, what in zip(places, found, ("batch sizes", "sequence lengths"), strict=True):
+            same_size(n, a, b, what, value=i)
     return [TensorFact(dtype, x)]
 
 

@@ -51,9 +51,7 @@ def attention(b: Builder, n: Inference) -> Outputs:
     y = cast(b, b("MatMul", stages[-1], values), dtype)
     if b.fact(required(n, 0)).rank == 3:
         y = b("Reshape", b("Transpose", y, perm=(0, 2, 1, 3)), b.ints(0, 0, -1))
-    mode = int(n.attr("qk_matmul_output_mode", 0))
-    n.require(0 <= mode < len(stages), "qk_matmul_output_mode is unknown", expected="0 to 3", found=mode)
-    shown = cast(b, stages[mode], dtype)
+    shown = cast(b, stages[int(n.attr("qk_matmul_output_mode", 0))], dtype)
     return [y, k if wants(n, 1) else None, v if wants(n, 2) else None, shown]
 
 

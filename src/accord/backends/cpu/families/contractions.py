@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -43,6 +44,9 @@ __all__ = [
 ]
 
 _TYPES = ("f32", "f64", "f16", "bf16")
+
+#: Convolutions, one for each comb of output pixels, that a transposed one may become: for strides of 128 by 128.
+_MAX_COMBS = 1 << 14
 
 
 def _inputs(view: NodeView, count: int) -> tuple[list[Shape], str] | Reason:
@@ -485,6 +489,8 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
     constant = view.tensor(1).is_const
     taps = tuple(w[2:])
     steps = [int(s) for s in view.attr("strides", (1,) * axes)]
+    if math.prod(steps) > _MAX_COMBS:
+        return Reason(f"strides {steps} would take {math.prod(steps)} convolutions")
     dilations = [int(d) for d in view.attr("dilations", (1,) * axes)]
     pads = _transposed_pads(view, x[2:], out[2:], taps, steps, dilations)
     if not D.is_known(pads):
