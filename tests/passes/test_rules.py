@@ -8,6 +8,7 @@ from rules_harness import FUSIONS, F, batch_norm, check, compiled, fired, ops, r
 
 from accord.backends.reference.evaluator import evaluate
 from accord.passes.phases import phases, rule_names
+from accord.runtime.options import Options
 from builders import model, node
 
 
