@@ -8,11 +8,11 @@ Then a sample of them runs again and again, in random order, and the times of ea
 warm-up something was compiled, a plan was made, or the arena grew, or if the 99th percentile of the times of a shape is
 above 1.3 times their median.
 
-What the machine does to any program is measured beside it. After each run a fixed computation that has nothing to do
-with Accord (hashes of a small buffer) takes about as long on as many threads: the ratio of its own times is what this
-machine allows. And the system counts how often it took the core away from this process during a run ("displaced");
-the last ratio is of the runs in which it did not. Both explain the first ratio, which alone decides. With fewer than a
-few hundred runs the 99th percentile is one of the two worst, which one displaced run in a hundred is enough for.
+What the machine does to any program is measured beside it. After every few runs a fixed computation that has nothing
+to do with Accord (hashes of a small buffer) takes about as long as each on as many threads: the ratio of its own times
+is what this machine allows. And the system counts how often it took the core away from this process during a run
+("displaced"); the last ratio is of the runs in which it did not. Both explain the first ratio,
+which alone decides. Of a hundred runs the 99th percentile is one of the two worst: it tells of a few hundred or more.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _SMALLEST, _LARGEST = (1, 32), (32, 1280)
 _RATIO = 1.3
 #: Of each shape at least and at most.
 _RUNS = (30, 2000)
+#: Runs between which nothing else is done: threads of the fixed computation would take part in who runs where.
+_BLOCK = 25
 
 Shape = tuple[int, int]
 
@@ -111,12 +113,16 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     with ThreadPoolExecutor(max(arguments.threads - 1, 1)) as pool:
         fixed = fixed_computation(arguments.threads, pool)
         rate = min(taken(lambda: fixed(256)) for _ in range(20)) / 256
-        for shape in order:
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-            seconds = taken(lambda s=shape: model(feeds[s]))
-            displaced = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw > before
-            again = taken(lambda s=shape: fixed(max(int(usual[s] / rate), 1)))
-            rows[shape].append((seconds * 1e3, again * 1e3, displaced))
+        for start in range(0, len(order), _BLOCK):
+            block = order[start : start + _BLOCK]
+            runs = []
+            for shape in block:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+                seconds = taken(lambda s=shape: model(feeds[s]))
+                runs.append((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw > before))
+            again = [taken(lambda s=shape: fixed(max(int(usual[s] / rate), 1))) for shape in block]
+            for shape, (seconds, displaced), other in zip(block, runs, again, strict=True):
+                rows[shape].append((seconds * 1e3, other * 1e3, displaced))
     found = [row(shape, taken) for shape, taken in sorted(rows.items())]
     return {
         "warm_up": {"shapes": len(shapes), **warm_up},

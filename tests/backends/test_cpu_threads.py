@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -206,6 +207,27 @@ def test_sleeping_workers_are_woken(wide):
 
 
 # whole models
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
+def test_workers_keep_off_the_processor_of_the_calling_thread(monkeypatch):
+    fresh = ThreadPool(2)
+    monkeypatch.setattr(program, "pool", lambda: fresh)
+    allowed = os.sched_getaffinity(0)
+    c = Counting([64, 64], 2000, 2)
+    try:
+        for cpu in (min(allowed), max(allowed), min(allowed)):
+            os.sched_setaffinity(0, {cpu})
+            until = time.monotonic() + 10
+            while time.monotonic() < until:  # a worker says its number when it starts
+                c.run()
+                worker = fresh._threads[0].native_id
+                if worker and os.sched_getaffinity(worker) == allowed - {cpu}:
+                    break
+            assert os.sched_getaffinity(worker) == allowed - {cpu}
+    finally:
+        os.sched_setaffinity(0, allowed)
+        fresh.close()
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -18,7 +18,7 @@ from typing import Final
 from accord.backends.cpu.jit import entries
 from accord.backends.cpu.machine import machine
 from accord.backends.cpu.memory import zeroed
-from accord.backends.cpu.walker import MAX_THREADS, Layout, WalkerSource
+from accord.backends.cpu.walker import MAX_CPUS, MAX_THREADS, Layout, WalkerSource
 
 __all__ = ["ThreadPool", "pool"]
 
@@ -65,10 +65,14 @@ class ThreadPool:
             Layout.SPIN: _SPIN_NS,
             Layout.SYSCALL: ctypes.cast(library.syscall, ctypes.c_void_p).value,
             Layout.CLOCK: ctypes.cast(library.clock_gettime, ctypes.c_void_p).value,
+            Layout.GETCPU: ctypes.cast(library.sched_getcpu, ctypes.c_void_p).value,
             Layout.TEAMS: _TEAMS,
             Layout.TEAMS_AT: Layout.SLOTS_AT + self._capacity * Layout.SLOT,
         }.items():
             self._word(at).value = value or 0
+        for cpu in os.sched_getaffinity(0):
+            if cpu < MAX_CPUS:
+                self._word(Layout.CPUS + cpu // 64 * 8).value |= 1 << cpu % 64
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._closed = False

@@ -19,6 +19,10 @@
 ; afterwards: with sequentially consistent accesses one of them sees the other. Sleepers are woken as a tree, each member
 ; waking two others.
 ;
+; A system may put a worker that it wakes on the processor of the thread that wakes it, and leave it there: two threads
+; on one core, the other idle, for the whole run. So workers are told to keep off the processor that their run's thread
+; is on. That takes a system call only where this is another one than the last time.
+;
 ; Names in braces are offsets in bytes (walker.py), and what differs between processors.
 
 ; time in nanoseconds
@@ -175,6 +179,9 @@ entry:
   %teams = load i64, ptr %teams.at
   %system = load ptr, ptr %system.at
   %initial = load atomic i64, ptr %slot acquire, align 8
+  %thread.at = getelementptr i8, ptr %slot, i64 ${THREAD}
+  %thread = call i64 (i64, ...) %system(i64 ${gettid})
+  store atomic i64 %thread, ptr %thread.at release, align 8
   br label %rest
 rest:
   %seen = phi i64 [ %initial, %entry ], [ %seen, %awake ], [ %found, %finished ]
@@ -397,6 +404,63 @@ out:
   ret i64 %n
 }
 
+; members 1 and up keep off the processor that this thread is on
+define internal void @keep_off(ptr %pool, ptr %team, i64 %members) noinline nounwind {
+entry:
+  %mask = alloca [${CPU_WORDS} x i64]
+  %getcpu.at = getelementptr i8, ptr %pool, i64 ${GETCPU}
+  %getcpu = load ptr, ptr %getcpu.at
+  %number = call i32 %getcpu()
+  %cpu = sext i32 %number to i64
+  %known = icmp ult i64 %cpu, ${MAX_CPUS}
+  br i1 %known, label %start, label %out
+start:
+  %avoided = add i64 %cpu, 1
+  %own.word = lshr i64 %cpu, 6
+  %own.place = and i64 %cpu, 63
+  %own.bit = shl i64 1, %own.place
+  %others = xor i64 %own.bit, -1
+  %allowed = getelementptr i8, ptr %pool, i64 ${CPUS}
+  %system.at = getelementptr i8, ptr %pool, i64 ${SYSCALL}
+  %system = load ptr, ptr %system.at
+  br label %head
+head:
+  %k = phi i64 [ 1, %start ], [ %k.next, %next ]
+  %more = icmp slt i64 %k, %members
+  br i1 %more, label %body, label %out
+body:
+  %slot = call ptr @member(ptr %team, i64 %k)
+  %avoids.at = getelementptr i8, ptr %slot, i64 ${AVOIDS}
+  %avoids = load i64, ptr %avoids.at
+  %thread.at = getelementptr i8, ptr %slot, i64 ${THREAD}
+  %thread = load atomic i64, ptr %thread.at acquire, align 8
+  %moved = icmp ne i64 %avoids, %avoided
+  %runs = icmp ne i64 %thread, 0
+  %tell = and i1 %moved, %runs
+  br i1 %tell, label %copy, label %next
+copy:
+  %i = phi i64 [ 0, %body ], [ %i.next, %copy ]
+  %from = getelementptr i64, ptr %allowed, i64 %i
+  %to = getelementptr i64, ptr %mask, i64 %i
+  %word = load i64, ptr %from
+  %here = icmp eq i64 %i, %own.word
+  %rest = and i64 %word, %others
+  %kept = select i1 %here, i64 %rest, i64 %word
+  store i64 %kept, ptr %to
+  %i.next = add i64 %i, 1
+  %again = icmp ult i64 %i.next, ${CPU_WORDS}
+  br i1 %again, label %copy, label %call
+call:
+  %r = call i64 (i64, ...) %system(i64 ${sched_setaffinity}, i64 %thread, i64 ${CPU_BYTES}, ptr %mask)
+  store i64 %avoided, ptr %avoids.at
+  br label %next
+next:
+  %k.next = add i64 %k, 1
+  br label %head
+out:
+  ret void
+}
+
 define internal void @give_back(ptr %team, i64 %count) noinline nounwind {
 entry:
   br label %head
@@ -435,6 +499,7 @@ staff:
   %team.taken = call ptr @team(ptr %pool, i64 %number.taken)
   %bounded = call i64 @llvm.smin.i64(i64 %wanted, i64 ${MAX_THREADS})
   %staffed = call i64 @take_workers(ptr %pool, ptr %team.taken, i64 %bounded)
+  call void @keep_off(ptr %pool, ptr %team.taken, i64 %staffed)
   br label %start
 start:
   %team = phi ptr [ null, %entry ], [ null, %gather ], [ %team.taken, %staff ]

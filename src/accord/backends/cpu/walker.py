@@ -10,13 +10,16 @@ from typing import Final
 from accord.backends.cpu.jit import text_key
 from accord.backends.cpu.machine import machine
 
-__all__ = ["FIELDS", "MAX_THREADS", "Layout", "WalkerSource"]
+__all__ = ["FIELDS", "MAX_CPUS", "MAX_THREADS", "Layout", "WalkerSource"]
 
 #: Words of a row: function, parameters, operands, tasks, most threads.
 FIELDS: Final = 5
 
 #: Members that a team can have.
 MAX_THREADS: Final = 128
+
+#: Processors, by the system's numbers, that threads can be kept away from.
+MAX_CPUS: Final = 1024
 
 #: Chunks for each member: enough to even out differences of speed, few enough to cost nothing.
 _CHUNKS: Final = 8
@@ -34,7 +37,9 @@ class Layout:
     TEAMS = 48
     TEAMS_AT = 56
     ACTIVE = 64
-    SLOTS_AT = 128
+    GETCPU = 72
+    CPUS = 128
+    SLOTS_AT = 128 + MAX_CPUS // 8
 
     STATE = 0
     FUNCTION = 64
@@ -46,6 +51,8 @@ class Layout:
     MEMBERS = 112
     SLEEPS = 128
     OWNER = 136
+    THREAD = 144
+    AVOIDS = 152
     SLOT = 192
 
     DONE = 192
@@ -66,12 +73,16 @@ _PROCESSOR: Final[dict[str, dict[str, str | int]]] = {
         "pause": "@llvm.x86.sse2.pause()",
         "declared_pause": "@llvm.x86.sse2.pause()",
         "futex": 202,
+        "gettid": 186,
+        "sched_setaffinity": 203,
         "sched_yield": 24,
     },
     "aarch64": {
         "pause": "@llvm.aarch64.hint(i32 1)",
         "declared_pause": "@llvm.aarch64.hint(i32)",
         "futex": 98,
+        "gettid": 178,
+        "sched_setaffinity": 122,
         "sched_yield": 124,
     },
 }
@@ -95,6 +106,9 @@ class WalkerSource:
             **_PROCESSOR[machine().arch],
             "FIELDS": FIELDS,
             "MAX_THREADS": MAX_THREADS,
+            "MAX_CPUS": MAX_CPUS,
+            "CPU_WORDS": MAX_CPUS // 64,
+            "CPU_BYTES": MAX_CPUS // 8,
             "chunks": _CHUNKS,
             "walk": name,
             "worker": f"{name}_worker",
