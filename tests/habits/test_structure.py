@@ -108,7 +108,7 @@ def test_the_public_names_are_these():
         "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "Model",
         "ModelMetadata", "NodeArg", "Operator", "OrtValue", "RunOptions", "SessionOptions", "Tensor", "__version__",
         "errors", "get_all_providers", "get_available_providers", "get_device", "load", "operator",
-        "set_default_logger_severity",
+        "set_default_logger_severity", "tune",
     }  # fmt: skip
     for name in accord.__all__:
         assert getattr(accord, name) is not None
