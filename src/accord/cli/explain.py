@@ -198,7 +198,7 @@ def _draw_rules(console: Console, log: PassLog, rule: str | None) -> None:
 
 def _declined(plan: Plan) -> list[dict[str, Any]]:
     """Why better backends did not take steps, grouped."""
-    from accord.cli.placed import all_steps
+    from accord.plan.plan import all_steps
 
     grouped: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for step in all_steps(plan):
@@ -225,7 +225,7 @@ def _memory(model: Model, shapes: tuple[str, ...], seed: int) -> dict[str, Any] 
     """Bytes for a run with these shapes, and how memory is shared; None if no shapes were given and some are open."""
     from accord.backends.protocol import ViewKernel
     from accord.cli.feeds import make_feed
-    from accord.cli.placed import all_plans, all_steps
+    from accord.plan.plan import all_plans, all_steps
 
     try:
         feed = make_feed(model, (), shapes, seed)

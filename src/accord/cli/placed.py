@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from accord.backends.protocol import NativeKernel
-from accord.plan.plan import Plan, Step
+from accord.plan.plan import Plan, all_steps
 
 __all__ = [
-    "all_plans",
-    "all_steps",
     "backend_counts",
     "chosen",
     "copies",
@@ -20,20 +18,6 @@ __all__ = [
     "fallbacks",
     "rounded",
 ]
-
-
-def all_plans(plan: Plan) -> Iterator[Plan]:
-    """``plan`` and the plans of its bodies."""
-    yield plan
-    for step in plan.steps:
-        for body in step.bodies:
-            yield from all_plans(body.plan)
-
-
-def all_steps(plan: Plan) -> Iterator[Step]:
-    """The steps of ``plan`` and of its bodies."""
-    for each in all_plans(plan):
-        yield from each.steps
 
 
 def backend_counts(plan: Plan) -> dict[str, int]:

@@ -7,7 +7,7 @@ evaluates them (:meth:`Plan.sizes`) and changes nothing else.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from accord.ir.dims import DimLike, Shape
 from accord.placement.placement import Placement
 from accord.plan.types import TensorType, ValueType
 
-__all__ = ["Plan", "Sizes", "Slot", "Step", "Storage", "SubPlan"]
+__all__ = ["Plan", "Sizes", "Slot", "Step", "Storage", "SubPlan", "all_plans", "all_steps"]
 
 _T = TypeVar("_T")
 
@@ -257,3 +257,17 @@ class Sizes:
             return {i: known[i] for i in slots if i in known}
 
         return Sizes(chosen(self.shapes), chosen(self.strides), chosen(self.offsets), {})
+
+
+def all_plans(plan: Plan) -> Iterator[Plan]:
+    """``plan`` and the plans of its bodies."""
+    yield plan
+    for step in plan.steps:
+        for body in step.bodies:
+            yield from all_plans(body.plan)
+
+
+def all_steps(plan: Plan) -> Iterator[Step]:
+    """The steps of ``plan`` and of its bodies."""
+    for each in all_plans(plan):
+        yield from each.steps

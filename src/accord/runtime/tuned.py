@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
 from accord.backends.protocol import NativeKernel
 from accord.errors import AccordError
-from accord.plan.plan import Plan, Step
+from accord.plan.plan import Plan, all_steps
 from accord.runtime.options import Options
 from accord.storage import Storage
 
@@ -71,7 +71,7 @@ def check_choices(plan: Plan, choices: Choices) -> None:
     if not choices:
         return
     offered: dict[str, dict[str, None]] = {}
-    for step in _steps(plan):
+    for step in all_steps(plan):
         alternatives = step.kernel.alternatives if isinstance(step.kernel, NativeKernel) else ()
         offered.setdefault(step.placement.node, {}).update(dict.fromkeys(alternatives))
     for node, alternative in choices:
@@ -89,10 +89,3 @@ def check_choices(plan: Plan, choices: Choices) -> None:
                 expected=" or ".join(offered[node]) or "none: there is one way to compute it",
                 found=alternative,
             )
-
-
-def _steps(plan: Plan) -> Iterable[Step]:
-    for step in plan.steps:
-        yield step
-        for body in step.bodies:
-            yield from _steps(body.plan)
