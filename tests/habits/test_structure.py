@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "accord"
 
 #: Rooms from the lowest to the highest (docs/layout.md); a room imports from those before it and from itself.
 ROOMS = [
-    ["errors", "cores", "storage"],
+    ["errors", "record", "cores", "storage"],
     ["ir"],
     ["contract"],
     ["ops"],

@@ -22,7 +22,6 @@ from accord.backends.cpu.families.table import known
 from accord.backends.cpu.loop_code import LoopCode, cost_of
 from accord.backends.cpu.loops import LoopProgram, Operand, Output, Reduction, Result, loop_phase
 from accord.backends.cpu.nest import magnitude
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Array, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, cast, const, operand, rebuild, topological
@@ -31,6 +30,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order
+from accord.record import record
 
 __all__ = ["MEMBERS", "VIEWS", "Group", "Member", "Store", "Term", "wide"]
 

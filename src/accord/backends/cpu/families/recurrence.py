@@ -12,7 +12,6 @@ from accord.backends.cpu.gates import CELLS, Activation, Cell, CellKind, read_ac
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.packing import Packing, joined
 from accord.backends.cpu.projection import Panel, heights_of, projection_phase
-from accord.backends.cpu.record import record
 from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements
 from accord.backends.cpu.sequences import reverse_phase
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, Phase
@@ -22,6 +21,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["any_strides", "recurrent", "reverse_sequence"]
 
