@@ -20,6 +20,7 @@ ROOMS = [
     ["ops"],
     ["model"],
     ["expr"],
+    ["kernels"],
     ["passes"],
     ["backends"],
     ["placement"],

@@ -198,6 +198,7 @@ class NativeKernel:
         precision: What operands are rounded to because that was asked for; "" for nothing.
         alternatives: Names of the ways to compute it, where there are several; the first is the one by rule.
         alternative: Which of them this is; "" where there is one.
+        foreign: It calls a function that is not Accord's: a number that it refuses with is that function's status.
     """
 
     name: str
@@ -211,6 +212,7 @@ class NativeKernel:
     precision: str = ""
     alternatives: tuple[str, ...] = ()
     alternative: str = ""
+    foreign: bool = False
 
     @property
     def dims(self) -> tuple[DimLike, ...]:
@@ -235,7 +237,13 @@ class StoredCodeError(CompileError):
 
 
 class Program(ABC):
-    """A run of consecutive native steps, ready to be started with one call."""
+    """A run of consecutive native steps, ready to be started with one call.
+
+    Attributes:
+        refusal: The number with which the last phase that refused its data did so.
+    """
+
+    refusal: int = 0
 
     @abstractmethod
     def run(self) -> int:

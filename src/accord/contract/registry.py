@@ -161,6 +161,11 @@ def _schema_contract(schema: Any) -> Contract:
     fuses = _FUSES.get(schema.name, "opaque") if schema.domain == "" else "opaque"
     nullable = tuple(p.name for p in schema.inputs if str(p.option).endswith("Optional"))
     deterministic = schema.name not in RANDOM
+    same = [
+        i
+        for i, p in enumerate(schema.inputs[:3])
+        if p.type_str == schema.outputs[0].type_str and option.get(str(p.option)) != "variadic"
+    ]
     return Contract(
         Semantic(
             domain=schema.domain,
@@ -177,9 +182,9 @@ def _schema_contract(schema: Any) -> Contract:
             doc=schema.doc or "",
         ),
         Execution(
-            layouts=("contiguous",),
+            layouts=("contiguous",) if fuses == "opaque" else ("contiguous", "strided"),
             accumulate=_ACCUMULATE if fuses in ("reduction", "contraction") else {},
-            in_place=tuple((0, i) for i in range(min(len(schema.inputs), 3))) if fuses == "elementwise" else (),
+            in_place=tuple((0, i) for i in same) if fuses == "elementwise" else (),
             views=((0, 0),) if schema.domain == "" and schema.name in _VIEWS else (),
             nullable=nullable,
         ),

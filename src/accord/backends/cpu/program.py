@@ -111,6 +111,7 @@ class CpuProgram(Program):
     def _refusal(self) -> int:
         for k, word in self._checked:
             if self._params[word]:
+                self.refusal = int(self._params[word])
                 self._params[word] = 0
                 return k
         return -1

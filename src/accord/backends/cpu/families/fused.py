@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -14,8 +13,9 @@ from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
 from accord.backends.cpu.root import RootView
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
+from accord.expr.declared import lower_node
 from accord.expr.lang import Expr, const, operand
-from accord.expr.onnx_ops import dtype_name, lower
+from accord.expr.onnx_ops import dtype_name
 from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access
@@ -130,8 +130,7 @@ def _epilogue(body: _Body, root: NodeView) -> tuple[Epilogue, list[int]] | Reaso
             arguments.append(known[v])
         out = inner.output().dtype
         target = None if out is None else dtype_name(out)
-        attributes: Mapping[str, object] = {a.name: a.value for a in node.attributes.values()}
-        expr = None if target is None else lower(node.op_type, attributes, arguments, target)
+        expr = None if target is None else lower_node(inner, arguments, target)
         if expr is None:
             return Reason(f"{node.op_type} of these dtypes or attributes has no expression")
         known[node.outputs[0]] = expr
