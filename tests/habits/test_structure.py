@@ -107,7 +107,8 @@ def test_the_public_names_are_these():
 
     assert set(accord.__all__) == {
         "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "Model",
-        "ModelMetadata", "NodeArg", "Operator", "OrtValue", "RunOptions", "SessionOptions", "Tensor", "__version__",
+        "ModelMetadata", "NodeArg", "Operator", "OrtValue", "RunOptions", "SessionOptions", "Tensor", "Values",
+        "__version__",
         "errors", "get_all_providers", "get_available_providers", "get_device", "load", "operator",
         "set_default_logger_severity", "tune",
     }  # fmt: skip
