@@ -102,7 +102,7 @@ def read_log(stream: BinaryIO) -> Reading:
     """Read a log to its end; memory is bounded, however long it is.
 
     Args:
-        stream: Opened in binary mode. Escape sequences, any line ends, UTF-16 and bytes that are no text are understood.
+        stream: Opened in binary mode; escape sequences, any line ends, UTF-16 and bytes that are no text may be in it.
     """
     found: dict[str, _Found] = {}
     suspects = _Suspects()

@@ -120,8 +120,8 @@ def _entry(raw: Mapping[str, Any], runtime: str, name: str) -> Entry:
         raise AccordError(f"{where}: missing {', '.join(sorted(missing))}")
     if unknown := set(raw) - wanted - {"severity", *_LISTS}:
         raise AccordError(f"{where}: unknown {', '.join(sorted(unknown))}")
-    lists = {field: tuple(raw.get(field, ())) for field in _LISTS}
-    texts = {field: raw[field] for field in _TEXTS}
+    lists: dict[str, tuple[str, ...]] = {field: tuple(raw.get(field, ())) for field in _LISTS}
+    texts: dict[str, str] = {field: raw[field] for field in _TEXTS}
     if not all(isinstance(v, str) and v for v in (raw["id"], *texts.values(), *(v for f in lists.values() for v in f))):
         raise AccordError(f"{where}: texts must be strings and not empty")
     if not _ID.fullmatch(raw["id"]):
@@ -132,12 +132,23 @@ def _entry(raw: Mapping[str, Any], runtime: str, name: str) -> Entry:
         raise AccordError(f"{where}: an entry needs a pattern and an example")
     if wrong := [s for s in lists["seen"] if not _SEEN.fullmatch(s)]:
         raise AccordError(f"{where}: seen", expected="owner/repository#number", found=wrong[0])
-    patterns = tuple(_pattern(p, where) for p in lists.pop("patterns"))
+    patterns = tuple(_pattern(p, where) for p in lists["patterns"])
     groups = {g for p in patterns for g in p.regex.groupindex}
     if unfilled := {hole for text in texts.values() for hole, _ in _HOLE.findall(text)} - groups:
         raise AccordError(f"{where}: no pattern has a group {', '.join(sorted(unfilled))}")
     return Entry(
-        id=raw["id"], runtime=runtime, severity=raw.get("severity", "error"), patterns=patterns, **texts, **lists
+        id=raw["id"],
+        runtime=runtime,
+        severity=raw.get("severity", "error"),
+        title=texts["title"],
+        patterns=patterns,
+        cause=texts["cause"],
+        confirm=texts["confirm"],
+        remedy=texts["remedy"],
+        because_of=lists["because_of"],
+        related=lists["related"],
+        seen=lists["seen"],
+        examples=lists["examples"],
     )
 
 

@@ -24,8 +24,9 @@ _ALARM = re.compile(
 )
 #: What speaks of errors and is none.
 _CALM = re.compile(
-    rb"\b(?:0|no|zero|without) (?:\w+ )?(?:errors?|failures?|exceptions?)\b|\b(?:errors?|failures?|failed)\W{0,3}[:=]\W{0,3}"
-    rb"(?:0\b|none|null|\[\])|error[_ ](?:rate|count|bound|bars?)|mean (?:squared|absolute) error|(?:max|relative|abs\w*) error"
+    rb"\b(?:0|no|zero|without) (?:\w+ )?(?:errors?|failures?|exceptions?)\b|"
+    rb"\b(?:errors?|failures?|failed)\W{0,3}[:=]\W{0,3}(?:0\b|none|null|\[\])|"
+    rb"error[_ ](?:rate|count|bound|bars?)|mean (?:squared|absolute) error|(?:max|relative|abs\w*) error"
 )
 
 
