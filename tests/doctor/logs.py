@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (log lines, as they are)
 """Lines as they appear in the wild, other than the tables' own examples: (text, id of the entry, details)."""
 
 VARIANTS = [

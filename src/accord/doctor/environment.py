@@ -376,13 +376,7 @@ def _nvidia(root: Path) -> Nvidia:
         folders += [Path(f) for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
         folders += [p for site in _site_folders() for p in _names(site / "nvidia", "*/lib")]
         folders += [p for site in _site_folders() for p in _names(site, "tensorrt*_libs")]
-    library = None
-    for folder in folders:
-        for path in _names(folder, "libcuda.so.*"):
-            if (version := path.name.removeprefix("libcuda.so.")) != "1":
-                library = library or version
-            elif library is None and path.exists():
-                library = _resolved_version(path)
+    library = _driver_library(folders)
     return Nvidia(
         module[1] if module else None,
         library,
@@ -392,9 +386,14 @@ def _nvidia(root: Path) -> Nvidia:
     )
 
 
-def _resolved_version(path: Path) -> str | None:
-    with contextlib.suppress(OSError):
-        return path.resolve().name.removeprefix("libcuda.so.")
+def _driver_library(folders: Iterable[Path]) -> str | None:
+    """The version of the driver's library: of the file that ``libcuda.so.1`` links to, or else of one beside it."""
+    for folder in folders:
+        found = sorted(_names(folder, "libcuda.so.*"))
+        resolved = [p.resolve() for p in found if p.name.endswith(".so.1") and p.exists()]
+        versions = [p.name.removeprefix("libcuda.so.") for p in [*resolved, *found]]
+        if versions:
+            return next((v for v in versions if re.fullmatch(r"\d+\.[\d.]+", v)), versions[0])
     return None
 
 
