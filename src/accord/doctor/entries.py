@@ -2,7 +2,8 @@
 
 A pattern is a regular expression on lower-case text. A blank in it stands for any white space, so that a message which
 a terminal or a logger broke into lines is found all the same. Its named groups (a node, a size, a version) are put into
-the entry's texts, where ``{node|?}`` is the group ``node``, or ``?`` if the log does not say.
+the entry's texts, where ``{node|?}`` is the group ``node``, or ``?`` if the log does not say. Text within ``[[ ]]`` is left out
+if the log says none of its groups.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _FOLDER = Path(__file__).with_name("known")
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _SEEN = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 _HOLE = re.compile(r"\{(\w+)\|([^{}]*)\}")
+_OPTIONAL = re.compile(r"\[\[(.*?)\]\]")
 _TEXTS = ("title", "cause", "confirm", "remedy")
 _LISTS = ("patterns", "examples", "because_of", "related", "seen")
 #: Parts of a regular expression: escapes, classes, beginnings of groups, repetitions, single characters.
@@ -80,7 +82,11 @@ class Entry:
 
     def text(self, name: str, details: Mapping[str, str]) -> str:
         """The text ``name`` ("title", "cause" ...) with ``details`` put in."""
-        return _HOLE.sub(lambda m: details.get(m[1]) or m[2], getattr(self, name))
+
+        def part(match: re.Match[str]) -> str:
+            return match[1] if any(details.get(hole) for hole, _ in _HOLE.findall(match[1])) else ""
+
+        return _HOLE.sub(lambda m: details.get(m[1]) or m[2], _OPTIONAL.sub(part, getattr(self, name)))
 
 
 @functools.cache
