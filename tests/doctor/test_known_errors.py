@@ -10,7 +10,7 @@ import tomllib
 from collections import Counter
 
 import pytest
-from logs import HEALTHY, VARIANTS
+from logs import HEALTHY, VARIANTS, WORDINGS
 
 from accord.doctor import diagnose, read_log
 from accord.doctor.entries import entries_of, known_errors
@@ -76,6 +76,11 @@ def test_other_lines_of_the_same_kind(text, name, details):
 def test_messages_that_a_terminal_wrapped_are_found():
     wrapped = "CUDA error: no kernel image is available\n   for execution on\nthe device"
     assert [d.id for d in diagnose(wrapped)] == ["cuda-arch-missing"]
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in WORDINGS.items() for text in texts])
+def test_other_wordings(name, text):
+    assert name in by_id(text)
 
 
 @pytest.mark.parametrize("name", HEALTHY)

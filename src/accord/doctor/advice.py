@@ -10,10 +10,11 @@ import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from accord.doctor.environment import Environment
-from accord.doctor.traits import AccordFit, Traits
+if TYPE_CHECKING:
+    from accord.doctor.environment import Environment
+    from accord.doctor.traits import AccordFit, Traits
 
 __all__ = ["TARGETS", "TEAMS", "WEIGHTS", "Advice", "Case", "Mark", "Verdict", "advise", "case_of", "target_of"]
 
@@ -151,6 +152,8 @@ def _variations(case: Case) -> Iterator[tuple[str, Case]]:
         yield "all sizes fixed", dataclasses.replace(case, traits=dataclasses.replace(t, free_axes=()))
     if t.custom:
         none = dataclasses.replace(t, custom={})
+        from accord.doctor.traits import AccordFit
+
         fit = AccordFit() if case.fit.error else case.fit
         yield "no custom operators", dataclasses.replace(case, traits=none, fit=fit)
     if case.target == "nvidia" and "cuda" not in case.devices:

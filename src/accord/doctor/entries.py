@@ -2,8 +2,8 @@
 
 A pattern is a regular expression on lower-case text. A blank in it stands for any white space, so that a message which
 a terminal or a logger broke into lines is found all the same. Its named groups (a node, a size, a version) are put into
-the entry's texts, where ``{node|?}`` is the group ``node``, or ``?`` if the log does not say. Text within ``[[ ]]`` is left out
-if the log says none of its groups.
+the entry's texts, where ``{node|?}`` is the group ``node``, or ``?`` if the log does not say. Text within ``[[ ]]`` is
+left out if the log says none of its groups.
 """
 
 from __future__ import annotations
