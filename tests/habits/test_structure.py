@@ -27,6 +27,7 @@ ROOMS = [
     ["plan"],
     ["runtime"],
     ["profile"],
+    ["doctor"],
     ["onnx_backend", "demo"],
     ["cli"],
     ["__main__"],
