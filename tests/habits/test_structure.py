@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "accord"
 
 #: Rooms from the lowest to the highest (docs/layout.md); a room imports from those before it and from itself.
 ROOMS = [
-    ["errors", "record", "cores", "storage"],
+    ["errors", "record", "container", "cores", "storage"],
     ["ir"],
     ["contract"],
     ["ops"],

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from accord.container import cpu_quota, limits
 from accord.errors import BackendError, CompileError
 from accord.storage import cache_folder, cache_limit
 
@@ -222,32 +223,6 @@ def _names(folder: Path, pattern: str) -> list[Path]:
         return []
 
 
-def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of the control groups that this process is in, the innermost first; both versions of the interface."""
-    base = root / "sys/fs/cgroup"
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and controller not in controllers.split(","):
-            continue
-        start = base / controller if controllers else base
-        parts = [p for p in path.split("/") if p and p != ".."]
-        for k in range(len(parts), -1, -1):
-            yield start.joinpath(*parts[:k])
-    yield base  # inside a container the paths are those of the host
-    yield base / controller
-
-
-def _cgroup_numbers(root: Path, controller: str, *names: str) -> list[int]:
-    """Limits from files of control groups; words such as "max" are no limit."""
-    found = []
-    for folder in _cgroup_folders(root, controller):
-        for name in names:
-            with contextlib.suppress(ValueError):
-                found.append(int(_text(folder / name)))
-    return found
-
-
 # parts
 
 
@@ -258,18 +233,6 @@ def _container(root: Path) -> str:
         if (root / name).exists():
             return kind
     return "WSL" if "microsoft" in _text(root / "proc/version").lower() else ""
-
-
-def _quota(root: Path) -> float | None:
-    shares = []
-    for folder in _cgroup_folders(root, "cpu"):
-        words = _text(folder / "cpu.max").split() or [
-            _text(folder / f"cpu.cfs_{n}_us").strip() for n in ("quota", "period")
-        ]
-        with contextlib.suppress(ValueError, IndexError, ZeroDivisionError):
-            if (quota := int(words[0])) > 0:
-                shares.append(quota / int(words[1]))
-    return min(shares, default=None)
 
 
 def _cpu(root: Path) -> Cpu:
@@ -287,7 +250,7 @@ def _cpu(root: Path) -> Cpu:
         host_cores=os.cpu_count() or 1,
         allowed_cores=len(allowed),
         physical_cores=len(set(sibling_lists)),
-        quota=_quota(root),
+        quota=cpu_quota(root),
         runtime_threads=0,
     )
     try:
@@ -320,10 +283,10 @@ def _limits(root: Path) -> Limits:
     meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE))
     sizes = {name: int(value) << 10 for name, value in meminfo.items()}
     total = sizes.get("MemTotal")
-    limit = min(_cgroup_numbers(root, "memory", "memory.max", "memory.limit_in_bytes"), default=None)
+    limit = min(limits("memory", "memory.max", "memory.limit_in_bytes", root=root), default=None)
     if limit is not None and total is not None and limit >= total:
         limit = None  # version 1 writes a number near 2^63 for no limit
-    used = min(_cgroup_numbers(root, "memory", "memory.current", "memory.usage_in_bytes"), default=0)
+    used = min(limits("memory", "memory.current", "memory.usage_in_bytes", root=root), default=0)
     available = sizes.get("MemAvailable")
     if limit is not None:
         available = min(limit - used, available) if available is not None else limit - used
@@ -331,7 +294,7 @@ def _limits(root: Path) -> Limits:
     with contextlib.suppress(OSError):
         usage = shutil.disk_usage(root / "dev/shm")
         shared, shared_free = usage.total, usage.free
-    pids = min(_cgroup_numbers(root, "pids", "pids.max"), default=None)
+    pids = min(limits("pids", "pids.max", root=root), default=None)
     return Limits(total, limit, available, shared, shared_free, pids)
 
 
