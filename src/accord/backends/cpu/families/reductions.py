@@ -9,8 +9,8 @@ from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.space import Run
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast, const
-from accord.expr.onnx_quantize import quantized
-from accord.expr.primitives import eq, max_, min_, select
+from accord.expr.onnx_quantize import data_range, quantized
+from accord.expr.primitives import eq, select
 from accord.ir import dims as D
 from accord.ir.reason import Reason
 
@@ -153,9 +153,7 @@ def dynamic_quantize(group: Group, view: NodeView) -> Reason | None:
     runs = [run for run in x.axes if run]
     value = cast(x.expr, "f32")
     high, low = (group.reduce(kind, (value,), runs)[0] if runs else value for kind in ("max", "min"))
-    high, low = max_(high, 0.0), min_(low, 0.0)
-    scale = select(eq(high, low), 1.0, (high - low) / 255.0)
-    zero = cast(call("round", max_(min_(-low / scale, 255.0), 0.0)), "u8")
+    scale, zero = data_range(low, high)
     results: tuple[tuple[Expr, Sequence[Run]], ...] = (
         (quantized(value / scale, zero, "u8"), x.axes),
         (scale, ()),
