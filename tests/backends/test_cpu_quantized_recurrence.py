@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from accord.backends.cpu import recurrence
 from accord.errors import ExecutionError
 from accord.runtime.model import Model
 from accord.runtime.pipeline import Options
@@ -117,6 +118,20 @@ def test_wide_layers(dtype, batch):
     rng = np.random.default_rng(batch)
     proto, feeds = layer(dtype, (3, batch, 40, 192), rng, given=("b",), zeros=True, outputs=("y", "y_h", "y_c"))
     agree(proto, feeds, list(Model(proto, Options(level=0, strict=True))(feeds)))
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_steps_on_several_threads(direction, monkeypatch):
+    monkeypatch.setattr(recurrence, "_MEMBER_NS", 1)
+    rng = np.random.default_rng(0)
+    how = {"direction": direction, "zeros": True, "given": ("h", "lens"), "outputs": ("y", "y_h", "y_c")}
+    proto, feeds = layer(np.uint8, (60, 3, 8, 150), rng, **how)
+    fast = Model(proto, Options(level=0, strict=True, threads=2))
+    alone = list(fast(feeds))
+    agree(proto, feeds, alone)
+    for _ in range(50):
+        for a, b in zip(fast(feeds), alone, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_one_range_for_the_batch():

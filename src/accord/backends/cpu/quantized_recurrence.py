@@ -93,15 +93,21 @@ class _Writer(RecurrenceWriter):
 
     # quantising
 
+    def _begin_part(self) -> None:
+        one, at = Printer(self.b, 1), self.rounds.handed
+        self.scale = one.splat("f32", one.load("f32", at), self.width)
+        self.zero = one.splat("i32", one.load("i32", self.b.address(at, "i32", 1)), self.width)
+
     def _prepare(self, step: str, old: str) -> None:
-        """Quantise the hidden states."""
+        """Quantise the hidden states; scale and zero point are handed on."""
         b, width = self.b, self.width
         low, high = self._range(step, old)
         one = Printer(b, 1)
         scale, zero = (one.value(x, [low, high]) for x in data_range(operand(0, "f32"), operand(1, "f32")))
-        self.scale, codes = one.splat("f32", scale, width), one.splat("u8", zero, width)
+        scales, codes = one.splat("f32", scale, width), one.splat("u8", zero, width)
         wide = one.value(cast(operand(0, "u8"), "i32"), [zero])
-        self.zero = one.splat("i32", wide, width)
+        one.store("f32", scale, self.rounds.handed)
+        one.store("i32", wide, b.address(self.rounds.handed, "i32", 1))
         code = quantized(operand(0, "f32") / operand(1, "f32"), operand(2, "u8"), "u8")
         total = f"<{width} x i32>"
         with b.loop(0, self.count) as row:
@@ -110,7 +116,7 @@ class _Writer(RecurrenceWriter):
             target = b.address(states, "f32", self.codes_at)
             with b.loop_carrying(0, self.padded, width, ((total, "zeroinitializer"),)) as (u, (before,), following):
                 printer = Printer(b, width)
-                operands = [self._load("f32", b.address(source, "f32", u), u), self.scale, codes]
+                operands = [self._load("f32", b.address(source, "f32", u), u), scales, codes]
                 stored = printer.value(cast(code, lanes().left), operands)
                 printer.store(lanes().left, stored, b.address(target, lanes().left, u))
                 wider = printer.value(cast(code, "i32"), operands) if "zeros" in self.tensor else "zeroinitializer"

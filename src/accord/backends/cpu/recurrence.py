@@ -1,10 +1,13 @@
 """The time loop of recurrent layers in machine code.
 
-A task is one direction of a block of batch entries; it runs over all time steps. A step multiplies the block's states
-with each panel of recurrence weights; while a panel's sums are in the cache nearest to the registers, its units' gates
-and new states follow. The hidden state has two places that take turns, since a step needs all of the old one.
+A team of tasks (:mod:`accord.backends.cpu.rounds`) is one direction of a block of batch entries; it runs over all time
+steps. A step multiplies the block's states with each panel of recurrence weights; while a panel's sums are in the cache
+nearest to the registers, its units' gates and new states follow. Where a step is worth it, the team's members share its
+panels, and each keeps its own in its cache. The hidden state has two places that take turns, since a step needs all of
+the old one.
 
-An entry's states lie together in scratch memory: hidden state twice, the cell's other states, sums of one panel.
+An entry's states lie together in scratch memory: hidden state twice, the cell's other states, sums of one panel for
+each member.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.projection import Panel, Rows, emit_product, product_functions
 from accord.backends.cpu.record import record
+from accord.backends.cpu.rounds import MOST_MEMBERS, TEAM_BYTES, Rounds
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits, cast, operand
+from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
 
@@ -35,6 +40,7 @@ __all__ = [
     "RecurrenceWriter",
     "recurrence_phase",
     "state_elements",
+    "team_elements",
 ]
 
 #: Optional inputs and outputs, in the order of the operands, and how many strides each has.
@@ -48,6 +54,8 @@ _SIZES = (
     "reverse",
     "block",
     "blocks",
+    "members",
+    "teams_at",
     "inputs_at",
     "inputs_step",
     "inputs_entry",
@@ -58,6 +66,12 @@ _SIZES = (
 )
 #: Weights of one direction's pass up to this size are read again for each low block; larger ones pay for higher blocks.
 _NEAR_BYTES = 1 << 20
+#: About how many products with weights of each type one core does in a nanosecond; how many nanoseconds a column of
+#: gates takes.
+_PRODUCTS = {"f32": 60, "f64": 30, "i32": 400}
+_GATE_NS = 0.4
+#: Nanoseconds of a step for each member of a team: what the others made takes some hundred to come.
+_MEMBER_NS = 500
 
 
 @record
@@ -118,7 +132,12 @@ class CheckedRecurrenceCode(RecurrenceCode):
 
 def state_elements(cell: Cell, units: int, panels: DimLike) -> DimLike:
     """Elements of scratch memory that one batch entry of one direction needs."""
-    return panels * (units * (2 + len(cell.states))) + cell.gates * units
+    return panels * (units * (2 + len(cell.states))) + MOST_MEMBERS * cell.gates * units
+
+
+def team_elements(dtype: str, directions: int, batch: DimLike, height: int) -> DimLike:
+    """Elements of scratch memory, zero at first, that the teams of blocks of at least ``height`` entries need."""
+    return D.ceildiv(batch, height) * (directions * TEAM_BYTES * 8 // bits(dtype))
 
 
 class RecurrenceWriter:
@@ -144,7 +163,7 @@ class RecurrenceWriter:
         # places in an entry's states, in elements; the hidden state's is chosen by the step
         self.place = {s: b.mul(self.padded, 2 + i) for i, s in enumerate(self.cell.states)}
         self.sums_at = b.mul(self.padded, 2 + len(self.cell.states))
-        self.entry_size = b.add(self.sums_at, self.cell.gates * code.units)
+        self.entry_size = b.add(self.sums_at, MOST_MEMBERS * self.cell.gates * code.units)
         # what is multiplied: its type, and how many elements of it there are
         self.summed = self.dtype
         self.depth = self.p["hidden"]
@@ -169,23 +188,32 @@ class RecurrenceWriter:
     def write(self) -> str:
         """LLVM text of the module."""
         b, p = self.b, self.p
+        teams = b.address(b.operand(1), self.dtype, p["teams_at"])
         with b.loop("%first", "%last") as task:
-            number, block = b.divmod(task, p["blocks"])
+            number, block = b.divmod(b.divmod(task, p["members"])[0], p["blocks"])
             self.direction = b.add(number, p["first_direction"])
             self.backward = b.compare("ne", b.op(f"or i64 {self.direction}, {p['reverse']}"), 0)
             self.first = b.mul(block, p["block"])
             self.count = b.min(b.sub(p["batch"], self.first), p["block"])
             entry = b.add(b.mul(self.direction, p["batch"]), self.first)
             self.block_states = b.address(self.states, self.dtype, b.mul(entry, self.entry_size))
-            self._begin()
+            team = b.add(b.mul(self.direction, p["blocks"]), block)
+            self.rounds = Rounds(b, b.op(f"getelementptr i8, ptr {teams}, i64 {b.mul(team, TEAM_BYTES)}"))
+            self.own_sums_at = b.add(self.sums_at, b.mul(self.rounds.member, self.cell.gates * self.code.units))
+            with b.when(self.rounds.leads):
+                self._begin()
             stop = self._longest()
-            with b.loop_carrying(0, stop, 1, (("i64", "0"), ("i64", self.padded))) as (step, (old, new), following):
-                self._prepare(step, old)
+            states = (("i64", "0"), ("i64", self.padded))
+            with b.loop_carrying(0, self.rounds.left(stop), 1, states) as (step, (old, new), following):
+                with b.when(self.rounds.leads):
+                    self._prepare(step, old)
                 for number_, pass_ in enumerate(self.cell.passes):
                     self._pass(number_, pass_, step, old, new)
                 following.extend((new, old))
-            self._clear(stop)
-            self._finish(following[0])
+            with b.when(self.rounds.leads):
+                self.rounds.end()
+                self._clear(stop)
+                self._finish(following[0])
         functions: dict[str, Builder] = {}
         for pass_ in self.cell.passes:
             for f in product_functions(self._panel(pass_), self.code.heights, self.summed, unit=True):
@@ -298,7 +326,7 @@ class RecurrenceWriter:
     # a step
 
     def _prepare(self, step: str, old: str) -> None:
-        """What comes before a step's products; ``old`` is where the hidden states are."""
+        """What the leader does before a step's products; ``old`` is where the hidden states are."""
 
     def _multiplied(self, pass_: Pass, old: str) -> str:
         """Where in an entry's states that is what a pass multiplies."""
@@ -306,7 +334,7 @@ class RecurrenceWriter:
 
     def _pass(self, number: int, pass_: Pass, step: str, old: str, new: str) -> None:
         """All panels of one product, each followed by its units' states."""
-        b, p = self.b, self.p
+        b, p, passes = self.b, self.p, len(self.cell.passes)
         panel = self._panel(pass_)
         size = b.mul(self.depth, panel.line)
         weights = b.address(self.weights, self.dtype, p[f"weights{number}"])
@@ -316,30 +344,42 @@ class RecurrenceWriter:
             b.address(self.block_states, self.dtype, self._multiplied(pass_, old)),
             self.entry_size,
             1,
-            b.address(self.block_states, self.dtype, self.sums_at),
+            b.address(self.block_states, self.dtype, self.own_sums_at),
             self.entry_size,
         )
         odd = b.compare("ne", b.op(f"and i64 {step}, 1"), 0)
-        with b.loop(0, p["panels"]) as turn:
-            # every other step goes back over the panels: those that it starts with are still in the cache
-            back = b.sub(b.sub(p["panels"], 1), turn)
-            index = b.op(f"select i1 {odd}, i64 {back}, i64 {turn}")
-            at = b.address(weights, self.dtype, b.mul(index, size))
-            emit_product(b, panel, self.code.heights, self.summed, rows, at, self.depth)
-            with b.loop(0, self.count) as row:
-                length = self._length(row)
-                last = b.sub(b.sub(length, 1), step)
-                time = b.op(f"select i1 {self.backward}, i64 {last}, i64 {step}")
-                for part in range(self.code.units // self.width):
-                    place = Place(index, part, row, time, old, new)
-                    if "lengths" not in self.tensor:
-                        self._unit(pass_, place)
-                        continue
-                    b.branch(
-                        b.compare("slt", step, length),
-                        functools.partial(self._unit, pass_, place),
-                        functools.partial(self._ended, pass_, place, step),
-                    )
+        with self.rounds.shared(b.add(b.mul(step, passes), number + 1)) as (part, parts):
+            start = b.op(f"udiv i64 {b.mul(p['panels'], part)}, {parts}")
+            end = b.op(f"udiv i64 {b.mul(p['panels'], b.add(part, 1))}, {parts}")
+            self._begin_part()
+            with b.loop(start, end) as turn:
+                # every other step goes back over the panels: those that it starts with are still in the cache
+                back = b.sub(b.add(start, b.sub(end, 1)), turn)
+                index = b.op(f"select i1 {odd}, i64 {back}, i64 {turn}")
+                at = b.address(weights, self.dtype, b.mul(index, size))
+                emit_product(b, panel, self.code.heights, self.summed, rows, at, self.depth)
+                with b.loop(0, self.count) as row:
+                    self._units(pass_, index, row, step, (old, new))
+
+    def _begin_part(self) -> None:
+        """What a thread does before its part of a product's panels."""
+
+    def _units(self, pass_: Pass, panel: str, row: str, step: str, hidden: tuple[str, str]) -> None:
+        """New states of a panel's units of one entry; ``hidden`` is where the hidden states are and will be."""
+        b = self.b
+        length = self._length(row)
+        last = b.sub(b.sub(length, 1), step)
+        time = b.op(f"select i1 {self.backward}, i64 {last}, i64 {step}")
+        for part in range(self.code.units // self.width):
+            place = Place(panel, part, row, time, *hidden)
+            if "lengths" not in self.tensor:
+                self._unit(pass_, place)
+                continue
+            b.branch(
+                b.compare("slt", step, length),
+                functools.partial(self._unit, pass_, place),
+                functools.partial(self._ended, pass_, place, step),
+            )
 
     def _unit(self, pass_: Pass, place: Place) -> None:
         """New states of one vector of units of one entry."""
@@ -348,7 +388,7 @@ class RecurrenceWriter:
         states = self.entry(place.row)
         lane = place.part * width
         first = b.add(b.mul(place.panel, units), lane)
-        sums = b.address(b.address(states, dtype, self.sums_at), dtype, lane)
+        sums = b.address(b.address(states, dtype, self.own_sums_at), dtype, lane)
         inputs = b.address(self.inputs, dtype, b.mul(self.direction, self.p["inputs_direction"]))
         inputs = b.address(inputs, dtype, b.mul(place.time, self.p["inputs_step"]))
         inputs = b.address(inputs, dtype, b.mul(b.add(self.first, place.row), self.p["inputs_entry"]))
@@ -428,6 +468,7 @@ class Places:
         weights: Where each pass's panels begin, in elements of the weights.
         inputs: Projected inputs in scratch memory: first element; strides of step, entry and direction.
         states: States in scratch memory, see :func:`state_elements`.
+        teams: Teams in scratch memory, see :func:`team_elements`.
         peepholes: First element of the packed peepholes.
         bias: First element of the packed recurrence bias.
         tensors: Access of each optional operand: lengths over [batch], states over [direction, batch, hidden], outputs
@@ -437,6 +478,7 @@ class Places:
     weights: tuple[DimLike, ...]
     inputs: tuple[DimLike, DimLike, DimLike, DimLike]
     states: DimLike
+    teams: DimLike
     peepholes: DimLike
     bias: DimLike
     tensors: Mapping[str, Access]
@@ -478,20 +520,25 @@ def recurrence_phase(
     steps, batch, hidden, panels = sizes
     first, count, reverse = directions
     dims: list[DimLike] = [steps, batch, hidden, panels, first, int(reverse), count]
-    dims += [*places.inputs, places.states, places.peepholes, places.bias, *places.weights]
+    dims += [places.teams, *places.inputs, places.states, places.peepholes, places.bias, *places.weights]
     for n in optional:
         dims += further.get(n, ())
         if n in _TENSORS:
             dims += [places.tensors[n].offset, *places.tensors[n].strides]
     numbers = tuple(operands[n] for n in ("weights", "scratch", *optional))
-    weight = sum(len(p.gates) for p in cell.passes) * units * bits(dtypes[0]) // 8
-    return Phase(code, numbers, tuple(dims), functools.partial(_launch, 0 if further else heights[0], weight))
+    columns = sum(len(p.gates) for p in cell.passes) * units
+    weights = "i32" if further else dtypes[0]
+    return Phase(code, numbers, tuple(dims), functools.partial(_launch, 0 if further else heights[0], columns, weights))
 
 
-def _launch(height: int, weight: int, sizes: Sequence[int]) -> Launch:
+def _launch(height: int, columns: int, weights: str, sizes: Sequence[int]) -> Launch:
+    """Tasks of ``height`` or more entries (0: of all) and a panel's ``columns``; ``weights`` are of this type."""
     steps, batch, hidden, panels, first, reverse, count, *rest = sizes
-    size = panels * hidden * weight  # bytes of one direction's weights
+    size = panels * hidden * columns * (bits(weights) // 8)  # bytes of one direction's weights
     tiles = min(4, max(1, size // _NEAR_BYTES))
     block = height * tiles or max(1, batch)
     blocks = -(-batch // block)
-    return Launch((steps, batch, hidden, panels, first, reverse, block, blocks, *rest), count * blocks)
+    step_ns = min(block, batch) * panels * columns * (hidden / _PRODUCTS[weights] + _GATE_NS)
+    members = max(1, min(MOST_MEMBERS, panels, int(step_ns / _MEMBER_NS)))
+    params = (steps, batch, hidden, panels, first, reverse, block, blocks, members, *rest)
+    return Launch(params, count * blocks * members)

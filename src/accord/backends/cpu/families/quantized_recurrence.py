@@ -95,6 +95,7 @@ def _kernel(layer: Layer, weights: str) -> NativeKernel:
         (0,),
         (view.access(_INPUTS).offset, batch * line, line, hidden * kind.gates),
         layer.scratch.take(entry * batch * layer.directions),
+        layer.teams(1, 1),
         peepholes_at,
         0,
         tensors_of(layer, False, operands),

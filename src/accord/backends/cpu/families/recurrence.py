@@ -11,13 +11,14 @@ from accord.backends.cpu.families.table import arranges, known, output_operands,
 from accord.backends.cpu.gates import CELLS, Activation, Cell, CellKind, read_activations
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.packing import Packing, joined
+from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.projection import Panel, heights_of, projection_phase
 from accord.backends.cpu.record import record
-from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements
+from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements, team_elements
 from accord.backends.cpu.sequences import reverse_phase
 from accord.backends.protocol import Arrangement, Constant, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
-from accord.expr.lang import FLOATS, bits
+from accord.expr.lang import FLOATS, bits, const
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
@@ -79,6 +80,14 @@ class Layer:
     def directions(self) -> int:
         """Number of directions."""
         return len(self.cells)
+
+    def teams(self, batch: DimLike, height: int) -> DimLike:
+        """Where in scratch memory teams of blocks of at least ``height`` entries are; a phase makes them."""
+        count = team_elements(self.dtype, self.directions, batch, height)
+        start = self.scratch.take(count)
+        zeros = [(self.dtype, Access((1,), start))]
+        self.phases.append(pointwise_phase((count,), [], zeros, [const(0.0, self.dtype)], (self.scratch_operand,)))
+        return start
 
     def pack(self, index: int, k: DimLike, parts: Sequence[Sequence[tuple[int, ...]]]) -> tuple[int, list[DimLike]]:
         """Pack an input, now if it is constant, else in phases.
@@ -233,16 +242,17 @@ def _kernel(layer: Layer) -> NativeKernel:
     )
     entry = state_elements(layer.cells[0], layer.units, panels)
     states_at = layer.scratch.take(entry * batch * layer.directions)
+    heights = heights_of(Panel(dtype, max(len(p.gates) for p in passes), layer.units), batch)
     tensors = tensors_of(layer, batch_first, operands)
     places = Places(
         tuple(passes_at),
         (inputs_at, rows.step * line, rows.entry * line, steps * batch * line),
         states_at,
+        layer.teams(batch, heights[0]),
         peepholes_at,
         bias_at,
         tensors,
     )
-    heights = heights_of(Panel(dtype, max(len(p.gates) for p in passes), layer.units), batch)
     reverse = view.attr("direction", "forward") == "reverse"
     for first, count in [(0, layer.directions)] if len(set(layer.cells)) == 1 else [(0, 1), (1, 1)]:
         layer.phases.append(
