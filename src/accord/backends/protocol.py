@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ from accord.errors import CompileError
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order
+from accord.record import record
 
 if TYPE_CHECKING:
     from accord.backends.view import NodeView
@@ -52,7 +53,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 Constant: TypeAlias = "Array | Callable[[], Array]"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Alias:
     """An output that is the memory of an input, walked in another way; nothing runs for it.
 
@@ -67,7 +68,7 @@ class Alias:
     whole: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arrangement:
     """How a node wants its operands to lie in memory.
 
@@ -89,7 +90,7 @@ class Arrangement:
     joins: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ViewKernel:
     """Output 0 is input 0's memory. ``reads`` is always input 0 alone."""
 
@@ -120,7 +121,7 @@ class HostKernel(ABC):
         return
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Launch:
     """How one phase of a native kernel is started for given sizes.
 
@@ -139,7 +140,7 @@ def default_launch(sizes: Sequence[int]) -> Launch:
     return Launch(tuple(sizes), sizes[-1])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FixedLaunch:
     """The launch of a phase whose sizes are all known; a stored plan needs no more of it than these numbers."""
 
@@ -151,7 +152,7 @@ class FixedLaunch:
         return self.launch
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Phase:
     """One function of machine code within a kernel; a phase starts when the one before is done.
 
@@ -178,7 +179,7 @@ class Phase:
         return replace(self, dims=(), launch=FixedLaunch(self.launch(known)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NativeKernel:
     """A kernel in machine code.
 
@@ -197,6 +198,7 @@ class NativeKernel:
         precision: What operands are rounded to because that was asked for; "" for nothing.
         alternatives: Names of the ways to compute it, where there are several; the first is the one by rule.
         alternative: Which of them this is; "" where there is one.
+        foreign: It calls a function that is not Accord's: a number that it refuses with is that function's status.
     """
 
     name: str
@@ -210,6 +212,7 @@ class NativeKernel:
     precision: str = ""
     alternatives: tuple[str, ...] = ()
     alternative: str = ""
+    foreign: bool = False
 
     @property
     def dims(self) -> tuple[DimLike, ...]:
@@ -234,7 +237,13 @@ class StoredCodeError(CompileError):
 
 
 class Program(ABC):
-    """A run of consecutive native steps, ready to be started with one call."""
+    """A run of consecutive native steps, ready to be started with one call.
+
+    Attributes:
+        refusal: The number with which the last phase that refused its data did so.
+    """
+
+    refusal: int = 0
 
     @abstractmethod
     def run(self) -> int:

@@ -11,13 +11,47 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from accord.errors import ContractError
 
-__all__ = ["Attribute", "Contract", "Execution", "NanPolicy", "Parameter", "Scheduling", "Semantic", "Tolerance"]
+__all__ = [
+    "Attribute",
+    "Contract",
+    "Execution",
+    "KernelDeclaration",
+    "NanPolicy",
+    "Parameter",
+    "Scheduling",
+    "Semantic",
+    "Size",
+    "Tolerance",
+    "Values",
+]
 
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+#: A size in a declaration: a number, or an expression of names and integer attributes. "..." as the first one stands
+#: for any leading axes.
+Size: TypeAlias = "int | str"
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Which values of an input mean something; tests draw from these.
+
+    Attributes:
+        low: Least value, or an expression of sizes; None for none.
+        high: Greatest value, itself included; for integers "K - 1" is the last index of an axis of K.
+        increasing: Along the last axis each value is at least the one before (starts of rows).
+        spread: How far apart values of a float input usually are; 1 for a standard normal distribution.
+    """
+
+    low: float | str | None = None
+    high: float | str | None = None
+    increasing: bool = False
+    spread: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +64,8 @@ class Parameter:
         option: "single", "optional", or "variadic" (takes all the rest).
         homogeneous: For a variadic parameter: all of one type.
         min_arity: For a variadic parameter: the least number.
+        sizes: Sizes of its axes; None where the declaration does not say.
+        values: Of an input: which values mean something.
     """
 
     name: str
@@ -37,6 +73,8 @@ class Parameter:
     option: str = "single"
     homogeneous: bool = True
     min_arity: int = 1
+    sizes: tuple[Size, ...] | None = None
+    values: Values = Values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +111,7 @@ class Semantic:
         domain: "" for ONNX's own.
         name: Operator name.
         since_version: First version of the domain with this meaning.
+        until_version: Last version with it; None: all later ones.
         inputs: Formal inputs in order.
         outputs: Formal outputs in order.
         types: Type variable → the ONNX types that it may stand for.
@@ -81,8 +120,11 @@ class Semantic:
         tolerance: By dtype name, against the reference.
         nan: NaN policy.
         deterministic: Equal inputs give equal outputs.
+        batch: Names of sizes along which slices are independent: a slice of the inputs gives that slice of the outputs,
+            bit for bit.
         reference: NumPy implementation; None where the reference backend has it.
-        shape_rule: Facts of outputs from facts of inputs; None where ``accord.ir`` has it.
+        examples: Makes inputs where :class:`Values` cannot say what they have to be (the parts of a sparse matrix):
+            ``examples(rng, sizes, attributes)`` returns arrays by name; what it leaves out is drawn.
         doc: Text for people.
     """
 
@@ -97,8 +139,10 @@ class Semantic:
     tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
     nan: NanPolicy = NanPolicy.PROPAGATE
     deterministic: bool = True
+    batch: tuple[str, ...] = ()
+    until_version: int | None = None
     reference: Callable[..., Any] | None = None
-    shape_rule: Callable[..., Any] | None = None
+    examples: Callable[..., Mapping[str, Any]] | None = None
     doc: str = ""
 
     @property
@@ -143,15 +187,18 @@ class Execution:
     """Which memory the operator accepts and needs.
 
     Attributes:
-        layouts: Accepted layouts of tensors; "contiguous" (row-major) or "strided" (any strides).
+        layouts: Accepted layouts of tensors: "contiguous" (row-major), or "strided" (inputs with any strides, also of 0
+            and below; outputs with gaps, their axes in any order). What is not accepted has to be refused.
         alignment: Bytes that data pointers must be aligned to.
         accumulate: dtype of accumulation by storage dtype ("float16" → "float32").
         in_place: Pairs (output, input): the output may take the input's memory.
         views: Pairs (output, input): the output is the input's memory in another shape.
+        state: Pairs (output, input): the output is the next value of the state that the input is.
         nullable: Names of inputs for which a null pointer is accepted.
-        workspace: Bytes of scratch memory as a function of shapes and attributes; None means none.
+        workspace: Bytes of scratch memory, as an expression of sizes and integer attributes, "4 * N * C"; what it holds
+            when a kernel starts is not defined.
         thread_safe: One kernel may run in several threads at once.
-        architectures: Devices that it is written for; empty means all.
+        architectures: Devices that it is written for ("sm_90"); empty means all.
     """
 
     layouts: tuple[str, ...] = ("contiguous",)
@@ -159,8 +206,9 @@ class Execution:
     accumulate: Mapping[str, str] = field(default_factory=dict)
     in_place: tuple[tuple[int, int], ...] = ()
     views: tuple[tuple[int, int], ...] = ()
+    state: tuple[tuple[int, int], ...] = ()
     nullable: tuple[str, ...] = ()
-    workspace: Callable[..., int] | None = None
+    workspace: str = ""
     thread_safe: bool = True
     architectures: tuple[str, ...] = ()
 
@@ -188,9 +236,55 @@ class Scheduling:
     host_sync: bool = False
 
 
+#: How a kernel is written.
+KINDS = ("expression", "composition", "python", "library", "tvm_ffi", "triton", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDeclaration:
+    """One way to compute an operator.
+
+    Attributes:
+        name: For people, unique in the contract.
+        kind: How it is written; what ``code`` then is stands in :mod:`accord.kernels`.
+
+            ============  ============================================================================================
+            expression    a function of :class:`accord.expr.lang.Expr`, one element of each input → one of the output
+            composition   a function ``f(b, *inputs, **attributes)`` that builds ONNX nodes with
+                          :class:`accord.ir.build.Builder`
+            python        a function of NumPy arrays, which returns the outputs
+            library       a C function in a shared library
+            tvm_ffi       a packed function, of DLPack tensors
+            triton        a Triton kernel and how it is launched
+            cuda          CUDA C++ and how it is launched
+            ============  ============================================================================================
+        device: "cpu" or "cuda".
+        code: The code.
+        types: Type variable → the ONNX types that it is for; a variable that is missing: all those of the contract.
+        constraints: Conditions beyond the contract's under which it is used, e.g. "D % 16 == 0".
+        execution: Its own memory clauses, where they are not the contract's.
+        scheduling: Its own scheduling clauses, where they are not the contract's.
+    """
+
+    name: str
+    kind: str
+    device: str
+    code: Any
+    types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    constraints: tuple[str, ...] = ()
+    execution: Execution | None = None
+    scheduling: Scheduling | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Contract:
     """An operator's whole promise.
+
+    Attributes:
+        semantic: What is computed.
+        execution: Which memory it accepts and needs.
+        scheduling: How it may be fused and put on a stream.
+        kernels: What computes it, the preferred one first.
 
     Raises:
         ContractError: the parts contradict each other.
@@ -199,44 +293,24 @@ class Contract:
     semantic: Semantic
     execution: Execution = field(default_factory=Execution)
     scheduling: Scheduling = field(default_factory=Scheduling)
+    kernels: tuple[KernelDeclaration, ...] = ()
 
     def __post_init__(self) -> None:
-        s = self.semantic
-        name = s.qualified_name
+        from accord.contract.validate import validate
 
-        def check(condition: bool, message: str, **facts: Any) -> None:
-            if not condition:
-                raise ContractError(message, op=name, **facts)
+        validate(self)
 
-        check(s.name.isidentifier(), "an operator's name must be an identifier", found=repr(s.name))
-        check(s.since_version >= 1, "since_version starts at 1", found=s.since_version)
-        for kind, ports in (("input", s.inputs), ("output", s.outputs)):
-            names = [p.name for p in ports]
-            check(len(set(names)) == len(names), f"two {kind}s have the same name", found=names)
-            for i, p in enumerate(ports):
-                check(
-                    p.option in ("single", "optional", "variadic"),
-                    f"unknown option of {kind} '{p.name}'",
-                    expected="single, optional or variadic",
-                    found=p.option,
-                )
-                check(
-                    p.option != "variadic" or i == len(ports) - 1,
-                    f"variadic {kind} '{p.name}' must be the last",
-                )
-                check(
-                    "(" in p.type or p.type in s.types,
-                    f"{kind} '{p.name}' has the unknown type '{p.type}'",
-                    expected="a type variable of the contract or an ONNX type",
-                )
-        for out, inp in (*self.execution.in_place, *self.execution.views):
-            check(
-                0 <= out < len(s.outputs) and 0 <= inp < len(s.inputs),
-                "in_place and views name pairs (output, input) of existing parameters",
-                found=(out, inp),
-            )
-        known = {p.name for p in s.inputs}
-        for n in self.execution.nullable:
-            check(n in known, f"nullable input '{n}' does not exist", expected=sorted(known))
-        a = self.execution.alignment
-        check(a > 0 and a & (a - 1) == 0, "alignment must be a power of two", found=a)
+    def kernel(self, name: str) -> KernelDeclaration:
+        """The kernel called ``name``.
+
+        Raises:
+            ContractError: there is none.
+        """
+        for k in self.kernels:
+            if k.name == name:
+                return k
+        raise ContractError(
+            f"there is no kernel '{name}'",
+            op=self.semantic.qualified_name,
+            expected=", ".join(k.name for k in self.kernels) or "no kernel is declared",
+        )

@@ -20,30 +20,35 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import types
+import os
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from accord.contract.contract import Attribute, Contract, Execution, Parameter, Scheduling, Semantic, Tolerance
-from accord.contract.registry import register, unregister, user_contract
-from accord.contract.sizes import evaluate_condition, evaluate_size, names_in
+from accord.contract.code import CudaCode, LibraryCode, PackedCode, TritonCode
+from accord.contract.contract import (
+    Attribute,
+    Contract,
+    Execution,
+    KernelDeclaration,
+    Parameter,
+    Scheduling,
+    Semantic,
+    Tolerance,
+    Values,
+)
+from accord.contract.dtypes import ONNX_TYPES
+from accord.contract.registry import TOLERANCE, register, unregister, user_contract
+from accord.contract.shapes import output_facts
+from accord.contract.sizes import parse
 from accord.errors import ContractError
-from accord.ir.dims import Dim, DimLike
 from accord.ir.facts import Fact, TensorFact
 from accord.ir.infer import Inference, rule, shape_rule
 
 __all__ = ["Operator", "Tensor", "TensorSpec", "operator"]
 
-_ONNX_TYPES = {
-    "float32": "tensor(float)",
-    "float64": "tensor(double)",
-    **{t: f"tensor({t})" for t in ("float16", "bfloat16", "bool", "string")},
-    **{f"{s}int{n}": f"tensor({s}int{n})" for s in ("", "u") for n in (4, 8, 16, 32, 64)},
-    "float8_e4m3fn": "tensor(float8e4m3fn)",
-    "float8_e5m2": "tensor(float8e5m2)",
-}
-_KINDS = {int: "INT", float: "FLOAT", str: "STRING", bool: "INT"}
+_ATTRIBUTES = {int: "INT", float: "FLOAT", str: "STRING", bool: "INT"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +56,11 @@ class TensorSpec:
     """What a ``Tensor[...]`` annotation says: a type variable or dtype, and sizes (None: any rank)."""
 
     type: str
-    sizes: tuple[str | int | types.EllipsisType, ...] | None
+    sizes: tuple[str | int, ...] | None
+
+    def parameter(self, name: str, option: str = "single") -> Parameter:
+        """The formal parameter ``name`` that it describes."""
+        return Parameter(name, ONNX_TYPES.get(self.type, self.type), option, sizes=self.sizes)
 
     def __or__(self, other: None) -> _Optional:
         return _Optional(self)
@@ -69,10 +78,12 @@ class Tensor:
         parts = item if isinstance(item, tuple) else (item,)
         if not parts or not isinstance(parts[0], str):
             raise ContractError("a Tensor annotation starts with its type", expected='Tensor["T", ...]', found=item)
-        sizes = tuple(parts[1:])
+        sizes = tuple("..." if s is ... else s for s in parts[1:])
         for i, s in enumerate(sizes):
-            if not (isinstance(s, (str, int)) or (s is ... and i == 0)):
+            if not isinstance(s, (str, int)) or isinstance(s, bool) or (s == "..." and i):
                 raise ContractError("a size is a name, an integer, an expression, or a leading ...", found=s)
+            if isinstance(s, str) and s != "...":
+                parse(s)
         return TensorSpec(parts[0], sizes if len(parts) > 1 else None)
 
 
@@ -88,31 +99,23 @@ class Operator:
         if not separator or not domain:
             raise ContractError("an operator's name has a domain", expected="'domain::Name'", found=name)
         self._function = function
-        self._inputs, self._outputs, attributes = _signature(name, function)
+        inputs, outputs, attributes = _signature(name, function)
         self.__doc__ = function.__doc__
-        types_used = {p.type for p in (*self._inputs.values(), *self._outputs) if p.type not in _ONNX_TYPES}
-        everything = frozenset(_ONNX_TYPES.values())
-        optional = _optional_names(function)
+        variables = {p.type for p in (*inputs, *outputs) if "(" not in p.type}
         self.contract = Contract(
             Semantic(
                 domain=domain,
                 name=short,
                 since_version=since,
-                inputs=tuple(
-                    Parameter(n, _ONNX_TYPES.get(p.type, p.type), "optional" if n in optional else "single")
-                    for n, p in self._inputs.items()
-                ),
-                outputs=tuple(
-                    Parameter(f"output{i}" if len(self._outputs) > 1 else "output", _ONNX_TYPES.get(p.type, p.type))
-                    for i, p in enumerate(self._outputs)
-                ),
-                types=dict.fromkeys(types_used, everything),
+                inputs=tuple(inputs),
+                outputs=tuple(outputs),
+                types=dict.fromkeys(sorted(variables), frozenset(ONNX_TYPES.values())),
                 attributes=attributes,
-                reference=self._reference,
-                shape_rule=self._shape_rule,
+                tolerance=TOLERANCE,
+                reference=function,
                 doc=inspect.getdoc(function) or "",
             ),
-            Execution(nullable=tuple(optional)),
+            Execution(nullable=tuple(p.name for p in inputs if p.option == "optional")),
             Scheduling(),
         )
         register(self.contract)
@@ -123,46 +126,44 @@ class Operator:
         return self._function(*args, **attributes)
 
     def __repr__(self) -> str:
-        return f"<operator {self.contract.semantic.qualified_name}>"
+        return f"<operator {self._name}>"
 
-    # refinement
+    @property
+    def _name(self) -> str:
+        return self.contract.semantic.qualified_name
+
+    # meaning
 
     def constraint(self, *conditions: str) -> Operator:
         """Conditions on sizes and integer attributes that every node must meet, e.g. ``"C % groups == 0"``."""
-        known = {n for spec in self._inputs.values() for n in _names(spec)} | set(self.contract.semantic.attributes)
-        for c in conditions:
-            unknown = names_in(c) - known
-            if unknown:
-                raise ContractError(
-                    f"the condition '{c}' uses the unknown name {', '.join(sorted(unknown))}",
-                    op=self.contract.semantic.qualified_name,
-                    expected=", ".join(sorted(known)),
-                )
         return self._refine(constraints=(*self.contract.semantic.constraints, *conditions))
 
     def types(self, **allowed: Sequence[str]) -> Operator:
         """The dtypes that each type variable may stand for, by NumPy name."""
-        merged = dict(self.contract.semantic.types)
-        for variable, names in allowed.items():
-            if variable not in merged:
-                raise ContractError(
-                    f"there is no type variable '{variable}'",
-                    op=self.contract.semantic.qualified_name,
-                    expected=", ".join(sorted(merged)) or "none is used",
-                )
-            unknown = [n for n in names if n not in _ONNX_TYPES]
-            if unknown:
-                raise ContractError(
-                    f"unknown dtype {', '.join(unknown)}",
-                    op=self.contract.semantic.qualified_name,
-                    expected=", ".join(_ONNX_TYPES),
-                )
-            merged[variable] = frozenset(_ONNX_TYPES[n] for n in names)
-        return self._refine(types=merged)
+        return self._refine(types={**self.contract.semantic.types, **self._types(allowed)})
 
     def tolerance(self, dtype: str, *, rtol: float, atol: float) -> Operator:
         """How far a kernel may be from the reference for one dtype."""
         return self._refine(tolerance={**self.contract.semantic.tolerance, dtype: Tolerance(rtol, atol)})
+
+    def values(self, **inputs: Values | tuple[float | str, float | str]) -> Operator:
+        """Which values of an input mean something: ``values(index=(0, "K - 1"))``, or a :class:`Values`."""
+        ports = {p.name: p for p in self.contract.semantic.inputs}
+        for n, v in inputs.items():
+            if n not in ports:
+                raise ContractError(f"there is no input '{n}'", op=self._name, expected=", ".join(ports))
+            ports[n] = dataclasses.replace(ports[n], values=v if isinstance(v, Values) else Values(*v))
+        return self._refine(inputs=tuple(ports.values()))
+
+    def examples(self, function: Callable[..., Mapping[str, Any]]) -> Operator:
+        """Decorator of what makes inputs for tests: ``function(rng, sizes, attributes)`` → arrays by name."""
+        return self._refine(examples=function)
+
+    def semantic(self, **promises: Any) -> Operator:
+        """Fields of :class:`accord.contract.contract.Semantic` to set: ``nan``, ``deterministic``, ``batch`` ..."""
+        return self._replace(dataclasses.replace(self.contract, semantic=_updated(self.contract.semantic, promises)))
+
+    # memory and scheduling
 
     def execution(self, **promises: Any) -> Operator:
         """Fields of :class:`accord.contract.contract.Execution` to set."""
@@ -174,9 +175,123 @@ class Operator:
             dataclasses.replace(self.contract, scheduling=_updated(self.contract.scheduling, promises))
         )
 
+    # kernels
+
+    def kernel(
+        self,
+        name: str,
+        kind: str,
+        code: Any,
+        *,
+        device: str = "cpu",
+        types: Mapping[str, Sequence[str]] | None = None,
+        constraints: Sequence[str] = (),
+        execution: Mapping[str, Any] | None = None,
+        scheduling: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        """Declare a kernel; the first that fits a node is used.
+
+        Args:
+            name: For people.
+            kind: See :class:`~accord.contract.contract.KernelDeclaration`.
+            code: Likewise.
+            device: "cpu" or "cuda".
+            types: The dtypes that it is for, by NumPy name.
+            constraints: Conditions under which it may be used, beyond the contract's.
+            execution: Where its memory clauses differ from the operator's.
+            scheduling: Where its scheduling clauses differ from the operator's.
+
+        Raises:
+            ContractError: it contradicts the operator.
+        """
+        c = self.contract
+        declared = KernelDeclaration(
+            name,
+            kind,
+            device,
+            code,
+            self._types(types or {}),
+            tuple(constraints),
+            None if execution is None else _updated(c.execution, execution),
+            None if scheduling is None else _updated(c.scheduling, scheduling),
+        )
+        return self._replace(dataclasses.replace(c, kernels=(*c.kernels, declared)))
+
+    def python(self, function: Callable[..., Any] | None = None, /, **clauses: Any) -> Any:
+        """Decorator of a kernel in Python: as the reference, NumPy arrays in and out."""
+        return self._decorated("python", function, clauses)
+
+    def expression(self, function: Callable[..., Any] | None = None, /, **clauses: Any) -> Any:
+        """Decorator of an elementwise kernel: ``f(*elements, **attributes)`` on :class:`accord.expr.lang.Expr`.
+
+        Elements of float16 and bfloat16 are given as float32.
+        """
+        return self._decorated("expression", function, clauses)
+
+    def composition(self, function: Callable[..., Any] | None = None, /, **clauses: Any) -> Any:
+        """Decorator of a kernel made of ONNX operators: ``f(b, *inputs, **attributes)`` returns ``b("Mul", x, y)``.
+
+        ``b`` is a :class:`accord.ir.build.Builder`; an input that is not given is None.
+        """
+        return self._decorated("composition", function, clauses)
+
+    def library(self, path: str | os.PathLike[str], symbol: str, *, name: str = "c", **clauses: Any) -> Operator:
+        """Declare a C function in a shared library; `accord op header` writes its prototype.
+
+        Args:
+            path: Of the library; a relative one starts at the folder of the file that declares the operator.
+            symbol: Of the function; "{T}" in it stands for the dtype of type variable T.
+            name: Of the kernel.
+            clauses: As of :meth:`kernel`.
+        """
+        return self.kernel(name, "library", LibraryCode(self._path(path), symbol), **clauses)
+
+    def tvm_ffi(
+        self, path: str | os.PathLike[str], function: str, *, name: str = "tvm-ffi", **clauses: Any
+    ) -> Operator:
+        """Declare a tvm-ffi function; arguments as of :meth:`library`."""
+        return self.kernel(name, "tvm_ffi", PackedCode(self._path(path), function), **clauses)
+
+    def triton(self, *launches: TritonCode, name: str = "triton", **clauses: Any) -> Operator:
+        """Declare Triton kernels, started one after the other; clauses as of :meth:`kernel`."""
+        return self.kernel(name, "triton", launches, device="cuda", **clauses)
+
+    def cuda(self, *launches: CudaCode, name: str = "cuda", **clauses: Any) -> Operator:
+        """Declare CUDA C++ kernels, started one after the other; clauses as of :meth:`kernel`."""
+        return self.kernel(name, "cuda", launches, device="cuda", **clauses)
+
     def unregister(self) -> None:
         """Make the operator unknown again (all its versions)."""
         unregister(self.contract.semantic.domain, self.contract.semantic.name)
+
+    # plumbing
+
+    def _decorated(self, kind: str, function: Callable[..., Any] | None, clauses: dict[str, Any]) -> Any:
+        def declare(f: Callable[..., Any]) -> Callable[..., Any]:
+            self.kernel(clauses.pop("name", kind), kind, f, **clauses)
+            return f
+
+        return declare if function is None else declare(function)
+
+    def _path(self, path: str | os.PathLike[str]) -> str:
+        """A path that does not depend on where the process was started."""
+        return str(Path(inspect.getfile(self._function)).resolve().parent / path)
+
+    def _types(self, allowed: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
+        known = self.contract.semantic.types
+        for variable, names in allowed.items():
+            if variable not in known:
+                raise ContractError(
+                    f"there is no type variable '{variable}'",
+                    op=self._name,
+                    expected=", ".join(sorted(known)) or "none is used",
+                )
+            unknown = [n for n in names if n not in ONNX_TYPES]
+            if unknown:
+                raise ContractError(
+                    f"unknown dtype {', '.join(unknown)}", op=self._name, expected=", ".join(ONNX_TYPES)
+                )
+        return {v: frozenset(ONNX_TYPES[n] for n in names) for v, names in allowed.items()}
 
     def _refine(self, **semantic: Any) -> Operator:
         return self._replace(
@@ -187,99 +302,6 @@ class Operator:
         register(contract, replacing=self.contract)
         self.contract = contract
         return self
-
-    # what follows from the declaration
-
-    def _reference(self, *args: Any, **attributes: Any) -> Any:
-        return self._function(*args, **attributes)
-
-    def _shape_rule(self, n: Inference) -> Sequence[Fact]:
-        env, dtypes, lead = self._bind(n)
-        for condition in self.contract.semantic.constraints:
-            if evaluate_condition(condition, env) is False:
-                sizes = ", ".join(f"{k} = {env[k]}" for k in sorted(names_in(condition)) if k in env)
-                raise n.error(f"the contract's condition '{condition}' does not hold", found=sizes)
-        facts: list[Fact] = []
-        for spec in self._outputs:
-            dtype = dtypes.get(spec.type) or _dtype(spec.type)
-            if spec.sizes is None:
-                facts.append(TensorFact(dtype, None))
-                continue
-            shape: list[DimLike] = []
-            for s in spec.sizes:
-                if isinstance(s, types.EllipsisType):
-                    if lead is None:
-                        break
-                    shape.extend(lead)
-                    continue
-                size = s if isinstance(s, int) else evaluate_size(s, env)
-                shape.append(n.fresh() if size is None else size)
-            else:
-                facts.append(TensorFact(dtype, tuple(shape)))
-                continue
-            facts.append(TensorFact(dtype, None))
-        return facts
-
-    def _bind(self, n: Inference) -> tuple[dict[str, DimLike], dict[str, Any], tuple[DimLike, ...] | None]:
-        """Sizes by name, dtypes by type variable, and the leading axes that ``...`` stands for."""
-        env: dict[str, DimLike] = {}
-        for a in self.contract.semantic.attributes.values():
-            value = n.attr(a.name, a.default)
-            if isinstance(value, int):
-                env[a.name] = value
-        dtypes: dict[str, Any] = {}
-        lead: tuple[DimLike, ...] | None = None
-        allowed = self.contract.semantic.types
-        for i, (name, spec) in enumerate(self._inputs.items()):
-            fact = n.tensor(i)
-            if fact.dtype is not None:
-                onnx_name = f"tensor({_onnx_name(fact.dtype)})"
-                wanted = dtypes.setdefault(spec.type, fact.dtype) if spec.type in allowed else _dtype(spec.type)
-                n.require(
-                    fact.dtype == wanted,
-                    f"input '{name}' has another dtype",
-                    expected=wanted,
-                    found=fact.dtype,
-                    value=i,
-                )
-                if spec.type in allowed:
-                    n.require(
-                        onnx_name in allowed[spec.type],
-                        f"the dtype of input '{name}' is not supported",
-                        expected=", ".join(sorted(allowed[spec.type])),
-                        found=onnx_name,
-                        value=i,
-                    )
-            if fact.shape is None or spec.sizes is None:
-                continue
-            sizes = spec.sizes
-            open_ended = bool(sizes) and sizes[0] is ...
-            fixed = sizes[1:] if open_ended else sizes
-            n.require(
-                len(fact.shape) == len(fixed) or (open_ended and len(fact.shape) >= len(fixed)),
-                f"input '{name}' has another rank",
-                expected=f"{len(fixed)}{' or more' if open_ended else ''} axes",
-                found=f"{len(fact.shape)} axes",
-                value=i,
-            )
-            if open_ended:
-                lead = fact.shape[: len(fact.shape) - len(fixed)]
-            for s, actual in zip(fixed, fact.shape[len(fact.shape) - len(fixed) :], strict=True):
-                self._bind_size(n, env, name, s, actual, i)
-        return env, dtypes, lead
-
-    @staticmethod
-    def _bind_size(n: Inference, env: dict[str, DimLike], name: str, size: Any, actual: DimLike, i: int) -> None:
-        if isinstance(size, str) and size.isidentifier() and size not in env:
-            env[size] = actual
-            return
-        expected = size if isinstance(size, int) else evaluate_size(size, env)
-        if isinstance(expected, int) and isinstance(actual, int):
-            n.require(
-                expected == actual, f"size '{size}' of input '{name}' differs", expected=expected, found=actual, value=i
-            )
-        elif isinstance(size, str) and size.isidentifier() and isinstance(expected, Dim):
-            env[size] = actual if isinstance(actual, int) else expected
 
 
 def operator(name: str, *, since: int = 1) -> Callable[[Callable[..., Any]], Operator]:
@@ -307,19 +329,18 @@ def _rule_of(domain: str, name: str) -> Callable[[Inference], Sequence[Fact]]:
         contract = user_contract(domain, name, n.opset)
         if contract is None and before is not None:
             return before(n)
-        if contract is None or contract.semantic.shape_rule is None:
+        if contract is None:
             return [TensorFact(None, None)] * len(n.node.outputs)
-        facts: Sequence[Fact] = contract.semantic.shape_rule(n)
-        return facts
+        return output_facts(contract, n)
 
     return shapes
 
 
 def _signature(
     name: str, function: Callable[..., Any]
-) -> tuple[dict[str, TensorSpec], list[TensorSpec], dict[str, Attribute]]:
+) -> tuple[list[Parameter], list[Parameter], dict[str, Attribute]]:
     hints = inspect.get_annotations(function, eval_str=True)
-    inputs: dict[str, TensorSpec] = {}
+    inputs: list[Parameter] = []
     attributes: dict[str, Attribute] = {}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name)
@@ -334,33 +355,36 @@ def _signature(
                 expected='Tensor["T", ...]',
                 found=hint,
             )
-        inputs[parameter.name] = spec
+        optional = isinstance(hint, _Optional)
+        if optional != (parameter.default is not parameter.empty):
+            raise ContractError(
+                f"parameter '{parameter.name}' is optional in its {'annotation' if optional else 'default'} only",
+                op=name,
+                expected=f'{parameter.name}: Tensor[...] | None = None, or neither "| None" nor a default',
+            )
+        inputs.append(spec.parameter(parameter.name, "optional" if optional else "single"))
     returned = hints.get("return")
-    outputs = list(typing.get_args(returned)) if typing.get_origin(returned) is tuple else [returned]
-    specs = [o for o in outputs if isinstance(o, TensorSpec)]
-    if not outputs or len(specs) != len(outputs):
+    found = list(typing.get_args(returned)) if typing.get_origin(returned) is tuple else [returned]
+    specs = [o for o in found if isinstance(o, TensorSpec)]
+    if not found or len(specs) != len(found):
         raise ContractError(
             "the return annotation names no tensors",
             op=name,
             expected='Tensor["T", ...] or tuple[Tensor[...], ...]',
             found=returned,
         )
-    return inputs, specs, attributes
-
-
-def _optional_names(function: Callable[..., Any]) -> list[str]:
-    hints = inspect.get_annotations(function, eval_str=True)
-    return [n for n, h in hints.items() if isinstance(h, _Optional)]
+    outputs = [s.parameter(f"output{i}" if len(specs) > 1 else "output") for i, s in enumerate(specs)]
+    return inputs, outputs, attributes
 
 
 def _attribute(name: str, parameter: inspect.Parameter, hint: Any) -> Attribute:
     default = None if parameter.default is parameter.empty else parameter.default
     required = parameter.default is parameter.empty
-    if hint in _KINDS:
-        return Attribute(parameter.name, _KINDS[hint], required, default)
+    if hint in _ATTRIBUTES:
+        return Attribute(parameter.name, _ATTRIBUTES[hint], required, default)
     arguments = typing.get_args(hint)
-    if typing.get_origin(hint) in (list, tuple) and arguments and arguments[0] in _KINDS:
-        return Attribute(parameter.name, _KINDS[arguments[0]] + "S", required, default)
+    if typing.get_origin(hint) in (list, tuple) and arguments and arguments[0] in _ATTRIBUTES:
+        return Attribute(parameter.name, _ATTRIBUTES[arguments[0]] + "S", required, default)
     raise ContractError(
         f"attribute '{parameter.name}' has an unknown type",
         op=name,
@@ -369,26 +393,9 @@ def _attribute(name: str, parameter: inspect.Parameter, hint: Any) -> Attribute:
     )
 
 
-def _names(spec: TensorSpec) -> set[str]:
-    return {n for s in spec.sizes or () if isinstance(s, str) for n in names_in(s)}
-
-
-def _updated(part: Any, promises: dict[str, Any]) -> Any:
+def _updated(part: Any, promises: Mapping[str, Any]) -> Any:
     known = {f.name for f in dataclasses.fields(part)}
     unknown = set(promises) - known
     if unknown:
         raise ContractError(f"unknown promise {', '.join(sorted(unknown))}", expected=", ".join(sorted(known)))
     return dataclasses.replace(part, **promises)
-
-
-def _dtype(name: str) -> Any:
-    import onnx_ir as ir
-
-    onnx_name = _ONNX_TYPES.get(name)
-    if onnx_name is None:
-        return None
-    return next((d for d in ir.DataType if f"tensor({_onnx_name(d)})" == onnx_name), None)
-
-
-def _onnx_name(dtype: Any) -> str:
-    return str(dtype.name).lower()

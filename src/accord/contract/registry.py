@@ -117,7 +117,8 @@ def user_contract(domain: str, name: str, version: int) -> Contract | None:
     with _LOCK:
         for c in reversed(_USER.get((domain, name), ())):
             if c.semantic.since_version <= version:
-                return c
+                last = c.semantic.until_version
+                return c if last is None or version <= last else None
     return None
 
 
@@ -161,6 +162,11 @@ def _schema_contract(schema: Any) -> Contract:
     fuses = _FUSES.get(schema.name, "opaque") if schema.domain == "" else "opaque"
     nullable = tuple(p.name for p in schema.inputs if str(p.option).endswith("Optional"))
     deterministic = schema.name not in RANDOM
+    same = [
+        i
+        for i, p in enumerate(schema.inputs[:3])
+        if p.type_str == schema.outputs[0].type_str and option.get(str(p.option)) != "variadic"
+    ]
     return Contract(
         Semantic(
             domain=schema.domain,
@@ -177,9 +183,9 @@ def _schema_contract(schema: Any) -> Contract:
             doc=schema.doc or "",
         ),
         Execution(
-            layouts=("contiguous",),
+            layouts=("contiguous",) if fuses == "opaque" else ("contiguous", "strided"),
             accumulate=_ACCUMULATE if fuses in ("reduction", "contraction") else {},
-            in_place=tuple((0, i) for i in range(min(len(schema.inputs), 3))) if fuses == "elementwise" else (),
+            in_place=tuple((0, i) for i in same) if fuses == "elementwise" else (),
             views=((0, 0),) if schema.domain == "" and schema.name in _VIEWS else (),
             nullable=nullable,
         ),
@@ -231,6 +237,10 @@ def _suggest(domain: str, name: str, version: int) -> str:
     known = {(s.domain, s.name) for s in onnx.defs.get_all_schemas()} | set(_declared())
     with _LOCK:
         known |= set(_USER)
+        own = [c.semantic for c in _USER.get((domain, name), ())]
+    if own:
+        spans = [f"versions {s.since_version} to {s.until_version or 'the newest'}" for s in own]
+        return f"It is declared for {', '.join(spans)}; the model declares {version}. Correct its opset import."
     elsewhere = sorted(d or "ai.onnx" for d, n in known if n == name)
     if elsewhere:
         return f"{name} exists in domain {', '.join(elsewhere)}: correct the node's domain."

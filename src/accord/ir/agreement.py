@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from accord.ir.dims import DimLike
+from accord.record import record
 
 __all__ = ["Agreement"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Agreement:
     """Two sizes that a shape rule takes to agree although only a run can tell.
 

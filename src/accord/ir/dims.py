@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard, Union
+
+from accord.record import record
 
 __all__ = [
     "Dim",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, order=False)
+@record
 class _Symbol:
     name: str
     lower: int
@@ -47,7 +48,7 @@ class _Symbol:
         return f"s:{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Call:
     """An operation that is not a polynomial: ``floordiv``, ``min``, ``max``, ``broadcast``."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from accord.record import record
 
 __all__ = ["FUSED_DOMAIN", "Reason"]
 
@@ -10,7 +10,7 @@ __all__ = ["FUSED_DOMAIN", "Reason"]
 FUSED_DOMAIN = "accord.fused"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reason:
     """Why a rule looked at a node and left it alone.
 

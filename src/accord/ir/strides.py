@@ -8,11 +8,11 @@ tensor is the same memory under other strides, and a stride of 0 repeats.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
+from accord.record import record
 
 __all__ = [
     "Access",
@@ -32,7 +32,7 @@ __all__ = [
 Order: TypeAlias = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Access:
     """How a tensor is walked: element ``offset + sum(index[a] * strides[a])``."""
 
@@ -152,7 +152,7 @@ def axis_groups(shape: Shape, target: Shape) -> list[tuple[list[int], list[int]]
     return None if source or left else found
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reshaping:
     """A reshape as a copy over axes that are parts of axes of both shapes.
 

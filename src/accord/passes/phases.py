@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from accord.passes.rule import Rule
 from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
+from accord.passes.rules.compose import ComposeOperators
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
@@ -78,6 +79,7 @@ def phases() -> tuple[Phase, ...]:
         Phase(
             "declutter",
             (
+                ComposeOperators(),
                 GatherBeforeElementwise(),
                 FoldConstants(),
                 RemoveIdentity(),

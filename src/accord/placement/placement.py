@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from accord.backends.protocol import Kernel
 from accord.ir.reason import Reason
+from accord.record import record
 
 __all__ = ["Placement"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """Where a node runs.
 

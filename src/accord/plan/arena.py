@@ -10,7 +10,8 @@ additions, and two blocks that live at the same time can never overlap, whatever
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from accord.record import record
 
 __all__ = ["ALIGNMENT", "ArenaOrder", "Block", "arrange"]
 
@@ -18,7 +19,7 @@ __all__ = ["ALIGNMENT", "ArenaOrder", "Block", "arrange"]
 ALIGNMENT = 64
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Block:
     """A block of memory that is needed from step ``first`` to step ``last``, both included."""
 
@@ -27,7 +28,7 @@ class Block:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ArenaOrder:
     """Which blocks lie below which.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from accord.ir.compute import SizeFunction, compile_dims
 from accord.ir.dims import DimLike, Shape
 from accord.placement.placement import Placement
 from accord.plan.types import TensorType, ValueType
+from accord.record import record
 
 __all__ = ["Plan", "Sizes", "Slot", "Step", "Storage", "SubPlan", "all_plans", "all_steps"]
 
@@ -36,7 +36,7 @@ class Storage(enum.Enum):
     LATE = "late"  #: made while running: its size depends on data, or it is no tensor
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slot:
     """A place for one value.
 
@@ -72,7 +72,7 @@ class Slot:
         return self.type.shape if isinstance(self.type, TensorType) else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SubPlan:
     """The plan of a body graph and how its inputs are filled.
 
@@ -89,7 +89,7 @@ class SubPlan:
     captured: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Step:
     """One kernel on slots; -1 stands for an absent input or output.
 
@@ -121,7 +121,7 @@ class Step:
         return self.placement.kernel
 
 
-@dataclass(frozen=True)
+@record
 class Plan:
     """Everything a run needs.
 
@@ -234,7 +234,7 @@ class Plan:
         return Sizes(shapes, strides, offsets, steps)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sizes:
     """The sizes of a plan for one set of input shapes.
 

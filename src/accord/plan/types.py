@@ -5,17 +5,17 @@ So a stored plan loads without it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from accord.ir.dims import Shape
+from accord.record import record
 
 __all__ = ["OpaqueType", "OptionalType", "SequenceType", "TensorType", "ValueType"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorType:
     """A tensor.
 
@@ -35,21 +35,21 @@ class TensorType:
         return self.name == "string"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SequenceType:
     """A sequence; ``element`` is what all elements have in common, if anything."""
 
     element: ValueType | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OptionalType:
     """A value that may be absent."""
 
     element: ValueType | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpaqueType:
     """Something else; ``text`` describes it."""
 

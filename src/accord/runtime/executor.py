@@ -285,7 +285,7 @@ class Executor:
                 program, steps = segment
                 failed = program.run()
                 if failed >= 0:
-                    raise self._refused(steps[failed])
+                    raise self._refused(steps[failed], program.refusal)
         return [self._result(i, values, arrays) for i in plan.outputs]
 
     def run_segment(
@@ -303,14 +303,19 @@ class Executor:
         program, steps = segment
         failed = program.run() if seconds is None else program.run_timed(seconds)
         if failed >= 0:
-            raise self._refused(steps[failed])
+            raise self._refused(steps[failed], program.refusal)
 
     def _result(self, i: int, values: list[Any], arrays: Mapping[int, Any]) -> Any:
         root = self.plan.slots[i].root
         return arrays[root] if self._owners.get(root) == i else _copy(values[i])
 
-    def _refused(self, index: int) -> ExecutionError:
-        placement = self.plan.steps[index].placement
+    def _refused(self, index: int, number: int) -> ExecutionError:
+        step = self.plan.steps[index]
+        placement = step.placement
+        if isinstance(step.kernel, NativeKernel) and step.kernel.foreign:
+            from accord.kernels.library import status_message
+
+            return ExecutionError(f"{step.kernel.name}: {status_message(number)}", node=placement.node, op=placement.op)
         return ExecutionError(
             "an index is outside its axis",
             node=placement.node,
@@ -416,7 +421,7 @@ class Executor:
         tables = [table[list(p.operands)] for p, _ in started]
         program = self.backends[step.placement.backend].program(started, tables, self.plan.threads)
         if program.run() >= 0:
-            raise self._refused(self.plan.steps.index(step))
+            raise self._refused(self.plan.steps.index(step), program.refusal)
         produced = iter(outputs)
         return [next(produced) if o >= 0 else None for o in step.outputs]
 

@@ -17,7 +17,6 @@ import stat
 import sys
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ import accord
 from accord.backends.protocol import FixedLaunch, Kernel, Launch, NativeKernel, Phase
 from accord.ir.dims import Dim
 from accord.plan.plan import Plan
+from accord.record import record
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options
 from accord.storage import Storage, digest_of, digest_of_file
@@ -49,7 +49,7 @@ _CLASSES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StoredModel:
     """What an entry holds.
 

@@ -6,9 +6,7 @@ An entry belongs to one model file, one set of options, one machine and one stat
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
@@ -36,6 +34,8 @@ def read_choices(key: str) -> Choices:
     payload = Storage(_KIND).read(key)
     if payload is None:
         return ()
+    import json  # a process that runs stored plans seldom has choices to read
+
     try:
         found = json.loads(bytes(payload))
     except ValueError:
@@ -54,12 +54,14 @@ def tuned(options: Options, key: str | None) -> Options:
 
 def write_choices(key: str, choices: Choices) -> bool:
     """Keep ``choices`` as entry ``key``, in place of what it held; False if they cannot be kept."""
+    import json
+
     return Storage(_KIND).write(key, [json.dumps(dict(choices)).encode()])
 
 
 def key_with(key: str, choices: Choices) -> str:
     """The name of the entry of a plan that was made with ``choices``."""
-    return hashlib.sha256(json.dumps([key, choices]).encode()).hexdigest() if choices else key
+    return hashlib.sha256(repr((key, choices)).encode()).hexdigest() if choices else key
 
 
 def check_choices(plan: Plan, choices: Choices) -> None:
@@ -76,6 +78,8 @@ def check_choices(plan: Plan, choices: Choices) -> None:
         offered.setdefault(step.placement.node, {}).update(dict.fromkeys(alternatives))
     for node, alternative in choices:
         if node not in offered:
+            import difflib
+
             near = difflib.get_close_matches(node, offered, n=3)
             raise AccordError(
                 "an alternative is chosen for a node that the plan does not have",

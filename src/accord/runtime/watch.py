@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from accord.plan.plan import Storage
+from accord.record import record
 
 if TYPE_CHECKING:
     from accord.plan.plan import Step
@@ -29,7 +30,7 @@ __all__ = ["WATCH", "Collector", "Running", "StepTime", "Watch", "WatchedRun", "
 MAX_TIMES: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Running:
     """A run under way: memory is attached, the caller's arrays are bound.
 

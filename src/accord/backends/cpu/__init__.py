@@ -51,7 +51,7 @@ class CpuBackend(Backend):
 
     def known(self, view: NodeView) -> Kernel | Reason:
         """As :meth:`select`, by what is known now."""
-        from accord.backends.cpu.families import fused, movements
+        from accord.backends.cpu.families import declared, fused, movements
         from accord.backends.cpu.families.table import SELECTORS
         from accord.backends.cpu.objects import object_kernel
 
@@ -61,6 +61,9 @@ class CpuBackend(Backend):
         _register()
         if view.node.domain == FUSED_DOMAIN:
             return fused.select_fused(view)
+        own = declared.select_declared(view)
+        if own is not None:
+            return own
         early = movements.integers(view)
         if early is not None:
             return early
@@ -70,13 +73,16 @@ class CpuBackend(Backend):
 
     def arrange(self, view: NodeView) -> Arrangement:
         """What the operator's family says; row-major where it says nothing."""
-        from accord.backends.cpu.families import fused
+        from accord.backends.cpu.families import declared, fused
         from accord.backends.cpu.families.table import ARRANGERS
         from accord.backends.cpu.objects import objects_of
 
         _register()
         if view.node.domain == FUSED_DOMAIN:
             return fused.arrange_fused(view)
+        own = declared.arrange_declared(view)
+        if own is not None:
+            return own
         if objects_of(view) is not None:
             return Arrangement(strided=True)
         arranger = ARRANGERS.get((view.node.domain, view.node.op_type))
@@ -91,6 +97,10 @@ class CpuBackend(Backend):
             return foreign
         _register()
         key = (root.node.domain, root.node.op_type)
+        if root.node.domain not in ("", FUSED_DOMAIN) and key not in ROOTS:
+            from accord.backends.cpu.families.declared import takes_epilogue
+
+            return takes_epilogue(root)
         if key not in ROOTS:
             return super().fuses(root)
         kernel = SELECTORS[key](root)

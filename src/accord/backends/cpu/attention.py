@@ -23,11 +23,11 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import clear, copy, gather, transpose
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import MOST_HEIGHT, most_rows
 from accord.expr.lang import Expr, bits, cast, operand
 from accord.expr.math import expand
 from accord.expr.primitives import eq, select
+from accord.record import record
 
 __all__ = [
     "AREAS",

@@ -19,13 +19,13 @@ from accord.backends.cpu.attention import (
 )
 from accord.backends.cpu.dot import DotCode, dot_heights, pays
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import TileCode, most_rows, next_heights, tile_heights
 from accord.backends.cpu.transpose import TransposeCode
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["Features", "Heads", "attention_phase", "attention_workspace", "value_vectors"]
 

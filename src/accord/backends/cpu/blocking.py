@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import tile_heights
 from accord.expr.lang import bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
+from accord.record import record
 
 __all__ = ["Areas", "Blocks", "Chunk", "Problem", "Stage", "chunks_of", "cut", "run_length", "scratch_bound"]
 

@@ -22,11 +22,11 @@ from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.panels import aligned
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import IN_FLIGHT, TILE_ARGUMENTS, by_height, fma
 from accord.backends.cpu.transpose import converted
 from accord.backends.protocol import Array
 from accord.expr.lang import bits
+from accord.record import record
 
 __all__ = [
     "Codes",

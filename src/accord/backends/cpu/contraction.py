@@ -29,7 +29,6 @@ from accord.backends.cpu.lanes import INTEGERS, lanes_for
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.store import Pattern
 from accord.backends.cpu.tile import TileCode, next_heights, tile_heights, vectors_for
 from accord.backends.cpu.transpose import TransposeCode
@@ -38,6 +37,7 @@ from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = [
     "Left",

@@ -14,12 +14,12 @@ from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.panels import aligned
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr, bits, cast, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["Comb", "CombWeights", "combs", "pack_combs", "transposed_phases"]
 

@@ -19,7 +19,6 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, PanelSource, Rows, clear
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import converted
 from accord.backends.protocol import Phase
 from accord.expr.lang import Expr, bits, call, cast, operand
@@ -28,6 +27,7 @@ from accord.expr.primitives import fma, isnan, max_, min_, select
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["DeformSource", "deform_phases"]
 

@@ -26,15 +26,16 @@ from accord.backends.cpu.images import (
     pattern_of,
 )
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.launches import launch_windows
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
-from accord.backends.cpu.windows import Axis, Row, WindowWriter, inside_taps, launch_windows, over_taps, window_dims
+from accord.backends.cpu.windows import Axis, Row, WindowWriter, inside_taps, over_taps, window_dims
 from accord.backends.protocol import Phase
 from accord.expr.lang import bits, const
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["DepthwiseCode", "depthwise_phase"]
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import cast, operand
 from accord.expr.math import expand
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["DeterminantCode", "determinant_phase"]
 

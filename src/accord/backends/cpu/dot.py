@@ -15,9 +15,9 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import TILE_ARGUMENTS, by_height, fma
 from accord.expr.lang import bits
+from accord.record import record
 
 __all__ = ["MOST_COLUMNS", "DotCode", "dot_heights", "pays"]
 

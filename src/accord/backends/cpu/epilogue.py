@@ -6,9 +6,9 @@ Those become one expression of the root's result and of further operands, the ex
 
 from __future__ import annotations
 
-from accord.backends.cpu.record import record
 from accord.expr.lang import Expr
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["Epilogue", "Extra"]
 

@@ -21,7 +21,6 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.streams import Kind, Planes, Stream
 from accord.backends.protocol import Launch, Phase
 from accord.errors import ExecutionError
@@ -30,6 +29,7 @@ from accord.expr.primitives import fma
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["FourierPlaces", "Setting", "fourier_phase", "fourier_scratch", "inner_length", "needed_radices"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from accord.backends.cpu.record import record
 from accord.expr.lang import Expr, call, operand
 from accord.expr.primitives import abs_, ge, max_, min_, select
+from accord.record import record
 
 __all__ = ["CELLS", "Activation", "Cell", "CellKind", "Pass", "read_activations"]
 

@@ -18,11 +18,11 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.lanes import Lanes, lanes_for
 from accord.backends.cpu.panels import Source
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.store import Pattern
 from accord.backends.cpu.tile import TileCode
 from accord.backends.cpu.transpose import TransposeCode, block_width
 from accord.expr.lang import Expr, bits, topological
+from accord.record import record
 
 __all__ = ["CALL_FIELDS", "CHUNK_FIELDS", "GemmCode", "Right"]
 

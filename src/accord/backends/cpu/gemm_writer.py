@@ -13,11 +13,11 @@ from accord.backends.cpu.lanes import multiply
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, Rows, pack_panel, pack_taps
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.record import record
 from accord.backends.cpu.store import Pattern, Store
 from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT
 from accord.backends.cpu.transpose import converted, moved_by
 from accord.expr.lang import bits
+from accord.record import record
 
 __all__ = ["GemmWriter"]
 

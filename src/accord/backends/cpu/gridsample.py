@@ -11,7 +11,6 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.resample import ResampleCode, ResampleWriter, Space
 from accord.backends.cpu.taptables_writer import cubic, fold
 from accord.backends.protocol import Launch, Phase
@@ -21,6 +20,7 @@ from accord.expr.math import expand
 from accord.expr.primitives import eq, ge, isnan, lt, max_, min_, ne, select
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["Grid", "GridCode", "grid_bytes", "grid_phase"]
 

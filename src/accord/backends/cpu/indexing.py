@@ -13,25 +13,23 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 from collections.abc import Callable, Collection, Sequence
 
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.launches import launch_copy, launch_indexed
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits
 from accord.expr.math import expand
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["Coordinate", "IndexedCode", "copy_phase", "indexed_phase", "positions_phase"]
 
-#: Elements that one task should have at least.
-TASK_ELEMENTS = 16384
 
 _LINE, _INDEX, _AT = range(3)
 
@@ -343,30 +341,8 @@ def indexed_phase(
         join,
         wraps,
     )
-    launch = functools.partial(_launch, len(extents), len(ordered), in_order, len(limits))
+    launch = functools.partial(launch_indexed, len(extents), len(ordered), in_order, len(limits))
     return Phase(code, operands, (*dims, *(d for pair in limits for d in pair)), launch)
-
-
-def _launch(axes: int, sequential: int, in_order: bool, limits: int, sizes: Sequence[int]) -> Launch:
-    extents, bounds = sizes[:axes], sizes[len(sizes) - 2 * limits :]
-    refused = any(size > bound for size, bound in zip(bounds[::2], bounds[1::2], strict=True))
-    mid, inner = extents[axes - 2 - sequential], extents[-1]
-    times = math.prod(extents[axes - 1 - sequential : axes - 1])
-    inner_block = inner if in_order else min(inner, max(64, TASK_ELEMENTS // max(1, times)))
-    inner_block = max(1, inner_block if inner_block == inner else -(-inner_block // 64) * 64)
-    mid_block = max(1, min(mid, TASK_ELEMENTS // max(1, inner * times)))
-    mid_blocks, inner_blocks = -(-mid // mid_block), -(-inner // inner_block)
-    params = (
-        *extents,
-        mid_block,
-        inner_block,
-        mid_blocks,
-        inner_blocks,
-        int(refused),
-        *sizes[axes : len(sizes) - 2 * limits],
-    )
-    tasks = math.prod(extents[: axes - 2 - sequential]) * mid_blocks * inner_blocks
-    return Launch(params, tasks if times else 0)
 
 
 @record
@@ -399,16 +375,9 @@ class CopyCode(KernelCode):
         return b.module()
 
 
-_COPY_BLOCK = 1 << 18
-
-
 def copy_phase(nbytes: DimLike, operands: tuple[int, int]) -> Phase:
     """A phase that copies ``nbytes`` bytes; nothing where the output took the input's memory."""
-    return Phase(CopyCode(), operands, (nbytes,), _launch_copy)
-
-
-def _launch_copy(sizes: Sequence[int]) -> Launch:
-    return Launch((sizes[0], _COPY_BLOCK), -(-sizes[0] // _COPY_BLOCK))
+    return Phase(CopyCode(), operands, (nbytes,), launch_copy)
 
 
 @record

@@ -15,11 +15,11 @@ from accord.backends.cpu.lanes import lanes
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import moved_by
 from accord.backends.protocol import Launch, Phase
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
+from accord.record import record
 
 __all__ = ["Bytes", "lane_packing_phase"]
 

@@ -22,10 +22,10 @@ import numpy as np
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.machine import machine
 from accord.backends.cpu.panels import aligned
-from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import moved_by
 from accord.backends.protocol import Array
 from accord.expr.lang import bits
+from accord.record import record
 
 __all__ = ["INTEGERS", "Lanes", "lanes", "lanes_for", "multiply", "pack_lanes", "packed_length", "padded_columns"]
 

@@ -19,13 +19,13 @@ import numpy as np
 
 from accord.backends.cpu.host import CpuHostKernel, start
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Alias, Array, HostKernel, Kernel, ViewKernel
 from accord.errors import AccordError, FallbackWarning, UnsupportedError
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.reason import FUSED_DOMAIN, Reason
 from accord.ir.strides import Access, Order, in_order
+from accord.record import record
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -16,13 +16,13 @@ from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.panels import clear
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, call, cast, operand
 from accord.expr.math import expand
 from accord.expr.primitives import fma
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
+from accord.record import record
 
 __all__ = ["LinearAttentionCode", "linear_attention_phase", "linear_attention_workspace"]
 

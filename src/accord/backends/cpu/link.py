@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from accord.backends.cpu.record import record
 from accord.errors import CompileError
+from accord.record import record
 
 __all__ = ["ALIGNMENT", "LINKABLE", "Blob", "link", "undefined"]
 

@@ -12,11 +12,11 @@ from functools import cached_property
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.loop_values import Reduction, Result
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.expr.lang import Expr, bits, operand, rebuild, topological
 from accord.expr.math import expand
 from accord.expr.simplify import simplify
 from accord.ir.dims import DimLike
+from accord.record import record
 
 __all__ = ["LoopCode", "Pass", "Stream", "copies_of", "cost_of", "hoisted", "lanes_of", "operands_of", "row_bytes"]
 

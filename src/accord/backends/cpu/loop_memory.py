@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.record import record
 from accord.expr.lang import Expr, bits
+from accord.record import record
 
 __all__ = ["Function", "Place", "Slot", "load_slot", "store_slot"]
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from accord.backends.cpu.record import record
 from accord.errors import CompileError
 from accord.expr.lang import FLOATS, SIGNED, Expr, bits, call, const, operand
 from accord.expr.primitives import eq, gt, isnan, lt, select
+from accord.record import record
 
 __all__ = ["Form", "Reduction", "Result", "form_of"]
 

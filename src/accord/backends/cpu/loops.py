@@ -37,17 +37,17 @@ import math
 from collections.abc import Sequence
 
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.launches import launch_loops
 from accord.backends.cpu.loop_code import LoopCode, Stream, copies_of, cost_of, lanes_of, row_bytes
-from accord.backends.cpu.loop_launch import launch_loops
 from accord.backends.cpu.loop_values import Reduction, Result
 from accord.backends.cpu.nest import magnitude, merge_axes
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Phase
 from accord.errors import CompileError
 from accord.expr.lang import Expr, bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["LoopProgram", "Operand", "Output", "Reduction", "Result", "loop_phase"]
 

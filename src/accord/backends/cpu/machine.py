@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from accord.backends.cpu.record import record
 from accord.errors import CompileError
+from accord.record import record
 
 __all__ = ["Machine", "describe", "machine", "usable_cores", "whole_machine"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.ir.dims import DimLike
+from accord.record import record
 
 __all__ = ["integers_phase"]
 

@@ -10,8 +10,8 @@ import numpy as np
 from accord.backends.cpu.host import start
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Array
+from accord.record import record
 
 __all__ = ["NgramCode", "Pool", "count_ngrams", "pool_of"]
 

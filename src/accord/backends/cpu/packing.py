@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import cast, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["Packing", "joined"]
 

@@ -16,10 +16,10 @@ import numpy as np
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import block_width, call_transpose, converted
 from accord.cores import on_all_cores
 from accord.expr.lang import INTS, bits
+from accord.record import record
 
 if TYPE_CHECKING:
     from accord.backends.protocol import Array

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from accord.backends.cpu.blocking import MOST_CHUNK
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.panels import Chunk, PanelSource, Rows, clear, copy
-from accord.backends.cpu.record import record
+from accord.record import record
 
 __all__ = ["AXIS_NAMES", "PatchSource", "Window", "length_of", "pieces_of", "reach"]
 

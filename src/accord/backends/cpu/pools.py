@@ -27,16 +27,15 @@ from accord.backends.cpu.images import (
     pattern_of,
 )
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.launches import launch_windows
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.windows import (
     Axis,
     Row,
     WindowWriter,
     inside_taps,
-    launch_windows,
     over_taps,
     taps_before,
     window_dims,
@@ -47,6 +46,7 @@ from accord.expr.math import expand
 from accord.expr.primitives import gt, isnan
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["PoolCode", "Pooling", "pool_phase"]
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from accord.backends.cpu.jit import cache_key, entries
-from accord.backends.cpu.record import record
 from accord.backends.cpu.threads import pool
 from accord.backends.cpu.walker import FIELDS
 from accord.backends.protocol import Array, Launch, Phase, Program, StoredCodeError
+from accord.record import record
 
 __all__ = ["CompiledCode", "CpuProgram", "KernelCode", "address_of", "word_of", "words_of"]
 
@@ -111,6 +111,7 @@ class CpuProgram(Program):
     def _refusal(self) -> int:
         for k, word in self._checked:
             if self._params[word]:
+                self.refusal = int(self._params[word])
                 self._params[word] = 0
                 return k
         return -1

@@ -13,14 +13,15 @@ from collections.abc import Sequence
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.lanes import multiply
+from accord.backends.cpu.launches import launch_projection
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import fma
-from accord.backends.protocol import Launch, Phase
+from accord.backends.protocol import Phase
 from accord.expr.lang import bits, cast, operand
 from accord.ir.dims import DimLike
+from accord.record import record
 
 __all__ = ["Panel", "Rows", "emit_product", "heights_of", "product_functions", "projection_phase"]
 
@@ -30,10 +31,6 @@ _IN_FLIGHT = 8
 _AHEAD_BYTES = 2048
 #: Greatest height of a tile.
 _MOST_ROWS = 8
-#: Multiplications that a task should have at least.
-_TASK_PRODUCTS = 1_500_000
-#: Rows of one task: few enough for a cache.
-_TASK_ROWS = 96
 
 
 @record
@@ -309,14 +306,4 @@ def projection_phase(
     start = packed[1]
     code = ProjectionCode(panel, source, column == 1, start is not None, heights_of(panel, rows))
     dims = (rows, outer, k, panels, directions, at, row, step, column, packed[0], 0 if start is None else start, *out)
-    return Phase(code, operands, dims, functools.partial(_launch, panel.line))
-
-
-def _launch(line: int, sizes: Sequence[int]) -> Launch:
-    rows, outer, k, panels, directions, *rest = sizes
-    block = min(rows, _TASK_ROWS) or 1
-    blocks = -(-rows // block)
-    group = min(panels, -(-_TASK_PRODUCTS // max(1, block * k * line))) or 1
-    groups = -(-panels // group)
-    tasks = directions * groups * outer * blocks
-    return Launch((rows, outer, k, panels, block, blocks, group, groups, *rest), tasks)
+    return Phase(code, operands, dims, functools.partial(launch_projection, panel.line))

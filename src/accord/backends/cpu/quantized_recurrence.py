@@ -15,12 +15,12 @@ from typing import ClassVar
 from accord.backends.cpu.gates import Cell, Pass
 from accord.backends.cpu.lanes import lanes
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.record import record
 from accord.backends.cpu.recurrence import Place, RecurrenceCode, RecurrenceWriter, state_elements
 from accord.expr.lang import bits, cast, const, operand
 from accord.expr.onnx_quantize import data_range, quantized
 from accord.expr.primitives import gt, lt, select
 from accord.ir.dims import DimLike
+from accord.record import record
 
 __all__ = ["CheckedQuantizedRecurrenceCode", "QuantizedRecurrenceCode", "quantized_state_elements"]
 

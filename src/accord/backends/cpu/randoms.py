@@ -19,11 +19,11 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Array
 from accord.expr.lang import Expr, call, cast, operand
 from accord.expr.math import expand
 from accord.expr.primitives import ge, lt, select
+from accord.record import record
 
 __all__ = ["KINDS", "RandomCode", "draw"]
 

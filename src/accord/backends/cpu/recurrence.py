@@ -24,13 +24,13 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.projection import Panel, Rows, emit_product, product_functions
-from accord.backends.cpu.record import record
 from accord.backends.cpu.rounds import MOST_MEMBERS, TEAM_BYTES, Rounds
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits, cast, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = [
     "CheckedRecurrenceCode",

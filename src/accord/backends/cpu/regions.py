@@ -24,13 +24,13 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits, call, cast, const, operand
 from accord.expr.math import expand
 from accord.expr.primitives import abs_, gt, lt, max_, min_, select
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["RegionCode", "Regions", "region_phase"]
 

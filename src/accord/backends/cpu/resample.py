@@ -15,21 +15,20 @@ from dataclasses import dataclass
 from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import Cut, Image, Lanes, Params, Pattern, channel_blocks, cut_of, dims_of, pattern_of
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.launches import launch_resampling
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
-from accord.backends.cpu.taptables import table_places
-from accord.backends.protocol import Launch, Phase
+from accord.backends.protocol import Phase
 from accord.expr.lang import Expr, bits, const
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["ResampleCode", "ResampleWriter", "Space", "resample_code", "resample_phase"]
 
 #: Taps of a pixel up to which code is written for each.
 _UNROLLED = 16
-_TASK_WORK = 1 << 18
 
 
 @record
@@ -408,23 +407,5 @@ def resample_phase(
     dims += [count for _, count in counts]
     for access in (source[1], *(e.access for e in epilogue.extras), output):
         dims += dims_of(space.access(access))
-    launch = functools.partial(_launch, len(space.outer), rank, acc)
+    launch = functools.partial(launch_resampling, len(space.outer), rank, acc)
     return Phase(code, operands, tuple(dims), launch)
-
-
-def _launch(outer: int, rank: int, acc: str, sizes: Sequence[int]) -> Launch:
-    channels, *rest = sizes
-    extents, counts = rest[: outer + rank], rest[outer + rank : outer + 2 * rank]
-    pixels, taps = 1, 1
-    for e in extents:
-        pixels *= e
-    for c in counts:
-        taps *= c
-    pairs = [v for pair in zip(extents[outer:], counts, strict=True) for v in pair]
-    layout = [v for c, place in zip(counts, table_places(pairs, acc), strict=True) for v in (c, *place)]
-    work = max(1, channels * taps)
-    size = max(1, min(pixels, _TASK_WORK // work))
-    if size > extents[-1] > 0:
-        size -= size % extents[-1]
-    params = (pixels, size, channels, *extents, *layout, *rest[outer + 2 * rank :])
-    return Launch(params, -(-pixels // size) if channels else 0)

@@ -9,11 +9,11 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.search import any_lane, append_vector
 from accord.backends.protocol import Array
 from accord.expr.lang import bits, cast, operand
 from accord.expr.math import expand
+from accord.record import record
 
 __all__ = ["CountCode", "FlatPositionsCode", "UnravelCode", "positions_of"]
 

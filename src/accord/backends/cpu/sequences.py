@@ -9,11 +9,11 @@ from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["reverse_phase"]
 

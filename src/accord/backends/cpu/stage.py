@@ -15,9 +15,9 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.panels import Chunk, Rows, clear, copy, gather, transpose
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import converted
 from accord.expr.lang import bits
+from accord.record import record
 
 __all__ = ["MOST_INTERLEAVED", "STAGE_NAMES", "StageSource"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.panels import Rows
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.record import record
 from accord.backends.cpu.transpose import call_transpose
 from accord.expr.lang import Expr, bits
+from accord.record import record
 
 __all__ = ["Pattern", "Store"]
 

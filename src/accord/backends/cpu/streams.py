@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.record import record
 from accord.expr.lang import bits, cast, operand
+from accord.record import record
 
 __all__ = ["Kind", "Planes", "Stream"]
 

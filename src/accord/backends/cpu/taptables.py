@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
+from accord.backends.cpu.launches import table_places
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Launch, Phase
 from accord.errors import InputError
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
+from accord.record import record
 
 __all__ = [
     "BLOCK",
@@ -29,9 +30,7 @@ __all__ = [
     "Positions",
     "TableCode",
     "Taps",
-    "table_bytes",
     "table_phase",
-    "table_places",
     "tap_count",
 ]
 
@@ -166,25 +165,6 @@ def tap_count(taps: Taps, positions: Positions, source: DimLike, target: DimLike
     if positions.scale is not None:
         return least if positions.scale >= 1 else math.ceil(2 * taps.radius / positions.scale) + 1
     return D.maximum(D.ceildiv(source * least, D.maximum(target, 1)) + 1, least)
-
-
-def table_bytes(target: DimLike, count: DimLike) -> DimLike:
-    """Room for one axis, with weights of any type."""
-    return D.floordiv(target * count * 16 + 127, 64) * 64
-
-
-def table_places(sizes: Sequence[int], dtype: str) -> list[tuple[int, int]]:
-    """Byte offsets of each axis' indices and weights.
-
-    Args:
-        sizes: Target length and taps of a position for each axis, one after the other.
-        dtype: Of the weights.
-    """
-    places, at = [], 0
-    for target, count in zip(sizes[::2], sizes[1::2], strict=True):
-        places.append((at, at + target * count * 8))
-        at += table_bytes(target, count)  # type: ignore[assignment]
-    return places
 
 
 def table_phase(

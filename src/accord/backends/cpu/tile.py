@@ -18,8 +18,8 @@ from accord.backends.cpu.lanes import lanes, multiply
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.expr.lang import bits
+from accord.record import record
 
 __all__ = [
     "CACHE_LINE",

@@ -9,8 +9,8 @@ from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.machine import machine
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.expr.lang import bits, cast, operand
+from accord.record import record
 
 __all__ = ["TransposeCode", "block_width", "call_transpose", "converted", "moved_by"]
 

@@ -18,10 +18,10 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Array
 from accord.expr.lang import Expr, operand
 from accord.expr.primitives import isnan, max_, min_, select
+from accord.record import record
 
 __all__ = ["Forest", "Question", "TreeCode", "codes_of", "descend", "forest_of"]
 

@@ -8,9 +8,9 @@ from accord.backends.cpu.host import start
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, key_dtype, order_key, scratch_bytes, sort_function
 from accord.backends.protocol import Array
+from accord.record import record
 
 __all__ = ["UniqueCode", "unique_rows"]
 

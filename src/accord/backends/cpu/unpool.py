@@ -9,7 +9,6 @@ from accord.backends.cpu.images import Outside, Params, accumulator
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.windows import Axis
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import cast, const, operand
@@ -17,6 +16,7 @@ from accord.expr.math import expand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["FoldCode", "UnpoolCode", "fold_phase", "unpool_phase"]
 

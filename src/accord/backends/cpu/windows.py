@@ -16,15 +16,11 @@ from dataclasses import dataclass
 from accord.backends.cpu.images import Image, Lanes, Params, Pattern
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
-from accord.backends.cpu.record import record
-from accord.backends.protocol import Launch
 from accord.expr.lang import Expr
 from accord.ir.dims import DimLike
+from accord.record import record
 
-__all__ = ["Axis", "Row", "WindowWriter", "launch_windows", "window_dims"]
-
-#: Multiplications, or loads of a pool, that a task should have at least: some 20 us of work.
-_TASK_WORK = 1 << 18
+__all__ = ["Axis", "Row", "WindowWriter", "window_dims"]
 
 
 @record
@@ -49,38 +45,11 @@ class Axis:
 
 
 def window_dims(images: DimLike, channels: DimLike, axes: Sequence[Axis]) -> tuple[DimLike, ...]:
-    """What :func:`launch_windows` reads first."""
+    """What :func:`~accord.backends.cpu.launches.launch_windows` reads first."""
     dims: list[DimLike] = [images, channels]
     for a in axes:
         dims += (a.out, a.size, a.kernel, a.stride, a.pad, a.dilation)
     return tuple(dims)
-
-
-def launch_windows(rank: int, weight: int, sizes: Sequence[int]) -> Launch:
-    """Parameters of :class:`WindowWriter`'s functions.
-
-    Args:
-        rank: Number of spatial axes.
-        weight: Work of one tap of one channel.
-        sizes: Of :func:`window_dims` and of the operands.
-    """
-    images, channels = sizes[:2]
-    axes = [tuple(sizes[2 + 6 * a : 8 + 6 * a]) for a in range(rank)]
-    rest = sizes[2 + 6 * rank :]
-    pixels, taps = images, 1
-    for out, _, kernel, *_ in axes:
-        pixels *= out
-        taps *= kernel
-    out, size, kernel, stride, pad, dilation = axes[-1]
-    # positions whose window is inside the image along the innermost axis
-    low = min(-(-pad // stride), out)
-    high = max(low, min(out, (size + pad - (kernel - 1) * dilation - 1) // stride + 1))
-    work = max(1, channels * taps * weight)
-    block = max(1, min(pixels, _TASK_WORK // work))
-    if block > out > 0:
-        block -= block % out  # whole rows
-    geometry = [v for a in axes for v in a]
-    return Launch((pixels, block, channels, low, high, *geometry, *rest), -(-pixels // block) if pixels else 0)
 
 
 @record

@@ -27,7 +27,6 @@ from accord.backends.cpu.gemm import GemmCode
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.panels import aligned, pack_matrix
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.cpu.tile import vectors_for
 from accord.backends.cpu.winograd_transforms import (
     ACROSS,
@@ -41,6 +40,7 @@ from accord.cores import on_all_cores
 from accord.expr.lang import Expr
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
+from accord.record import record
 
 __all__ = ["WinogradCode", "reason_against", "reason_not_to", "transformed_weights", "winograd_phase"]
 

@@ -11,19 +11,22 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from accord.contract.choose import Choice, kernel_for
+from accord.expr.declared import lower_node
 from accord.expr.lang import Expr, operand
-from accord.expr.onnx_ops import ELEMENTWISE, dtype_name, lower
+from accord.expr.onnx_ops import ELEMENTWISE, dtype_name
+from accord.ir.infer import Inference
 from accord.ir.patch import Patch
 from accord.ir.reason import FUSED_DOMAIN, Reason
 from accord.passes.manager import label
-from accord.passes.rule import Rule, RuleContext, onnx_ops
+from accord.passes.rule import Rule, RuleContext
 
 __all__ = ["FuseEpilogue", "escaping", "function_patch", "graph_order", "grown", "is_elementwise"]
 
 
 def is_elementwise(node: ir.Node, context: RuleContext) -> bool:
     """Whether a node computes each element of its one output from one element of each input, by an expression."""
-    if node.domain != "" or node.op_type not in ELEMENTWISE or len(node.outputs) != 1:
+    if len(node.outputs) != 1 or (node.op_type not in ELEMENTWISE if node.domain == "" else node.domain in _COMPILED):
         return False
     out = context.tensor(node.outputs[0])
     target = None if out.dtype is None else dtype_name(out.dtype)
@@ -38,13 +41,14 @@ def is_elementwise(node: ir.Node, context: RuleContext) -> bool:
         name = None if fact.dtype is None else dtype_name(fact.dtype)
         if name is None or fact.shape is None or len(fact.shape) > len(out.shape):
             return False
-        if node.op_type in _PARAMETERS and i and fact.shape != ():
+        if node.domain == "" and node.op_type in _PARAMETERS and i and fact.shape != ():
             return False
         arguments.append(operand(i, name))
-    attributes = {a.name: a.value for a in node.attributes.values()}
-    return lower(node.op_type, attributes, arguments, target) is not None
+    return lower_node(Inference(node, context.analyzer), arguments, target) is not None
 
 
+#: Domains in which nobody declares operators.
+_COMPILED = frozenset({"com.microsoft", FUSED_DOMAIN})
 #: Operators whose inputs after the first are parameters that do not broadcast; only single values are elementwise.
 _PARAMETERS = frozenset({"Clip", "QuantizeLinear", "DequantizeLinear"})
 
@@ -58,20 +62,29 @@ class FuseEpilogue(Rule):
 
     name: ClassVar[str] = "fuse-epilogue"
     level: ClassVar[int] = 2
-    ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops(
-        *("Conv", "ConvTranspose", "DeformConv", "Gemm", "MatMul"),
-        *("ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatMul"),
-        *("MaxPool", "AveragePool", "LpPool", "Resize"),
-    )
 
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
         """A patch with one call of a function."""
-        if not isinstance(node.graph, ir.Graph):
+        if not isinstance(node.graph, ir.Graph) or not _is_root(node, context):
             return None
         group, why = grown(node, context)
         if len(group) == 1:
             return why
         return function_patch(group, context, f"with {', '.join(label(n) for n in group[1:])}", root=node)
+
+
+_ROOTS = frozenset(
+    "Conv ConvTranspose DeformConv Gemm MatMul ConvInteger QLinearConv MatMulInteger QLinearMatMul "
+    "MaxPool AveragePool LpPool Resize".split()
+)
+
+
+def _is_root(node: ir.Node, context: RuleContext) -> bool:
+    """What may have a kernel that computes more on its result: these operators, and users' that declare it."""
+    if node.domain == "" or node.domain in _COMPILED:
+        return node.domain == "" and node.op_type in _ROOTS
+    choice = kernel_for(Inference(node, context.analyzer), "cpu", without=("composition",))
+    return isinstance(choice, Choice) and (choice.kernel.scheduling or choice.contract.scheduling).epilogue
 
 
 def grown(node: ir.Node, context: RuleContext) -> tuple[list[ir.Node], Reason | None]:

@@ -47,7 +47,7 @@ class FuseLoops(Rule):
             if found is None:
                 break
             group = found
-        if sum(not is_view(n) for n in group) < 2:
+        if sum(not is_view(n) for n in group) < 2 and not _would_copy(group):
             return why
         return function_patch(group, context, ", ".join(label(n) for n in group))
 
@@ -57,6 +57,20 @@ def is_view(node: ir.Node) -> bool:
     return node.domain == "" and node.op_type in _VIEWS
 
 
+def _would_copy(group: Sequence[ir.Node]) -> bool:
+    """Whether views alone cannot express what the group reads: a reshape of axes that were moved or cut before."""
+    moved: set[ir.Value] = set()
+    for n in group:
+        if not is_view(n):
+            continue
+        if n.op_type == "Reshape" and n.inputs[0] in moved:
+            return True
+        if n.op_type in _MOVING or n.inputs[0] in moved:
+            moved.update(n.outputs)
+    return False
+
+
+_MOVING = frozenset({"Transpose", "Expand", "Slice"})
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Transpose", "Expand", "Slice"})
 
 

@@ -12,7 +12,6 @@ from accord.backends.cpu.linear_attention import (
     linear_attention_workspace,
 )
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, bits, operand
@@ -20,6 +19,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, contiguous
+from accord.record import record
 
 __all__ = ["attention", "linear_attention"]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from accord.backends.cpu.families.group import Group, Term, wide
 from accord.backends.cpu.families.groups import member
 from accord.backends.cpu.families.space import cut, unify
 from accord.backends.cpu.families.table import known
 from accord.backends.view import NodeView
+from accord.expr.declared import lower_node
 from accord.expr.lang import Expr, cast, const
-from accord.expr.onnx_ops import ELEMENTWISE, lower
+from accord.expr.onnx_ops import ELEMENTWISE
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 
@@ -19,11 +18,6 @@ __all__ = ["dropout", "elementwise", "quantize", "spread"]
 _QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
 #: Operators that look at the very type of what they are given, not only at its value.
 _EXACT = frozenset({"BitCast", "Cast", "CastLike", *_QUANTIZE})
-
-
-def attributes_of(view: NodeView) -> dict[str, Any]:
-    """Attributes as Python values."""
-    return {name: view.attr(name) for name in view.node.attributes}
 
 
 @member(*sorted(ELEMENTWISE - _QUANTIZE))
@@ -52,10 +46,10 @@ def elementwise(group: Group, view: NodeView) -> Reason | None:
 
 def _lowered(view: NodeView, terms: list[Term | None], dtype: str) -> Expr | None:
     op = view.node.op_type
-    if op in _EXACT:
+    if view.node.domain == "" and op in _EXACT:
         arguments = [None if t is None else cast(t.expr, t.dtype) for t in terms]
-        return lower(op, attributes_of(view), arguments, dtype)
-    return lower(op, attributes_of(view), [None if t is None else t.expr for t in terms], wide(dtype))
+        return lower_node(view, arguments, dtype)
+    return lower_node(view, [None if t is None else t.expr for t in terms], wide(dtype))
 
 
 @member("Dropout")

@@ -22,22 +22,25 @@ from accord.backends.cpu.families.table import known
 from accord.backends.cpu.loop_code import LoopCode, cost_of
 from accord.backends.cpu.loops import LoopProgram, Operand, Output, Reduction, Result, loop_phase
 from accord.backends.cpu.nest import magnitude
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Array, NativeKernel
 from accord.backends.view import NodeView
+from accord.expr.declared import expression_of
 from accord.expr.lang import Expr, cast, const, operand, rebuild, topological
 from accord.expr.onnx_ops import dtype_name
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order
+from accord.record import record
 
-__all__ = ["MEMBERS", "VIEWS", "Group", "Member", "Store", "Term", "wide"]
+__all__ = ["DECLARED", "MEMBERS", "VIEWS", "Group", "Member", "Store", "Term", "wide"]
 
 Member: TypeAlias = "Callable[[Group, NodeView], Reason | None]"
 MEMBERS: dict[tuple[str, str], Member] = {}
 #: Members that only say which element is meant.
 VIEWS: set[tuple[str, str]] = set()
+#: Stands for all operators that users declare by an expression.
+DECLARED = ("", "declared")
 
 #: Operations from which on it matters how often a value is computed.
 _EXPENSIVE = 8.0
@@ -245,6 +248,8 @@ class Group:
     def add(self, view: NodeView) -> Reason | None:
         """Take in a node, all of whose inputs are from outside or taken in before."""
         rule = MEMBERS.get((view.node.domain, view.node.op_type))
+        if view.node.domain and expression_of(view) is not None:
+            rule = MEMBERS[DECLARED]
         if rule is None:
             return Reason(f"{view.node.op_type} has no loops of its own")
         return rule(self, view)

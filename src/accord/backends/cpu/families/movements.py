@@ -8,7 +8,6 @@ from accord.backends.cpu.families.sampling import sampled_pad
 from accord.backends.cpu.families.table import arranges, known, output_operands, selects
 from accord.backends.cpu.movement import integers_phase
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Alias, Arrangement, Kernel, NativeKernel, Phase, ViewKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, const, operand
@@ -17,6 +16,7 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, contiguous, order_of, reshaped, reshaping
+from accord.record import record
 
 __all__ = ["integers"]
 

@@ -13,10 +13,10 @@ from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.host import CpuHostKernel
 from accord.backends.cpu.ngrams import NgramCode, Pool, count_ngrams, pool_of
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Arrangement, Array, Kernel
 from accord.backends.view import NodeView
 from accord.ir.reason import Reason
+from accord.record import record
 
 __all__ = ["tf_idf_vectorizer"]
 

@@ -13,11 +13,11 @@ from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.host import CpuHostKernel
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.randoms import RandomCode, draw
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Arrangement, Kernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS
 from accord.ir.reason import Reason
+from accord.record import record
 
 __all__ = ["bernoulli", "dropout", "random_like", "random_tensor"]
 

@@ -13,7 +13,6 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.packing import Packing, joined
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.projection import Panel, heights_of, projection_phase
-from accord.backends.cpu.record import record
 from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements, team_elements
 from accord.backends.cpu.sequences import reverse_phase
 from accord.backends.protocol import Arrangement, Constant, Kernel, NativeKernel, Phase
@@ -23,6 +22,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
+from accord.record import record
 
 __all__ = ["Layer", "activations_of", "any_strides", "recurrent", "reverse_sequence", "tensors_of", "units_of"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.indexing import Coordinate, indexed_phase
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.cpu.record import record
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, bits, cast, operand
@@ -13,6 +12,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
+from accord.record import record
 
 __all__ = ["rotary_embedding"]
 

@@ -13,10 +13,10 @@ from accord.backends.cpu.families.table import arranges, known, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement
 from accord.backends.cpu.gridsample import Grid, grid_bytes, grid_phase
 from accord.backends.cpu.images import accumulator, final_expr, following
-from accord.backends.cpu.record import record
+from accord.backends.cpu.launches import table_bytes
 from accord.backends.cpu.resample import Space, resample_code, resample_phase
 from accord.backends.cpu.root import RootView, epilogue_of
-from accord.backends.cpu.taptables import MODES, ROUNDINGS, Positions, Taps, table_bytes, table_phase, tap_count
+from accord.backends.cpu.taptables import MODES, ROUNDINGS, Positions, Taps, table_phase, tap_count
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, call, cast, operand
@@ -26,6 +26,7 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
 from accord.ops.shapes.windows import scaled
+from accord.record import record
 
 __all__ = ["resample_space", "resize", "sampled_pad"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import pytest
 
-from accord.backends.cpu.record import record
+from accord.record import record
 
 
 @record

@@ -1,0 +1,53 @@
+"""Operators that users declare, by the kernels of their contracts."""
+
+from __future__ import annotations
+
+from accord.backends.cpu.declared import DeclaredHostKernel, library_kernel, memory_of
+from accord.backends.cpu.families.elementwise import elementwise
+from accord.backends.cpu.families.group import DECLARED, MEMBERS
+from accord.backends.cpu.families.groups import arrange_alone, select_alone
+from accord.backends.protocol import Arrangement, Kernel
+from accord.backends.view import NodeView
+from accord.contract.choose import Choice, kernel_for
+from accord.ir.reason import Reason
+
+__all__ = ["arrange_declared", "select_declared", "takes_epilogue"]
+
+MEMBERS[DECLARED] = elementwise
+
+
+def select_declared(view: NodeView) -> Kernel | Reason | None:
+    """The kernel, or why there is none; None for an operator that no user declared."""
+    choice = kernel_for(view, "cpu", without=("composition",))
+    if not isinstance(choice, Choice):
+        return choice
+    if choice.kernel.kind == "expression":
+        return select_alone(view)
+    if choice.kernel.kind == "library" and memory_of(choice).thread_safe:
+        return library_kernel(view, choice)
+    return DeclaredHostKernel(view, choice)
+
+
+def takes_epilogue(view: NodeView) -> Reason | None:
+    """None if the kernel of a declared operator computes what follows on its results, or why not."""
+    choice = kernel_for(view, "cpu", without=("composition",))
+    if not isinstance(choice, Choice):
+        return choice or Reason(f"{view.node.op_type} is not declared")
+    scheduling = choice.kernel.scheduling or choice.contract.scheduling
+    if choice.kernel.kind != "library" or not scheduling.epilogue or not memory_of(choice).thread_safe:
+        return Reason(f"kernel '{choice.kernel.name}' declares no epilogue")
+    if len(choice.contract.semantic.outputs) > 1:
+        return Reason("it has several outputs")
+    kernel = library_kernel(view, choice)
+    return kernel if isinstance(kernel, Reason) else None
+
+
+def arrange_declared(view: NodeView) -> Arrangement | None:
+    """How the kernel takes its operands; None for an operator that no user declared."""
+    choice = kernel_for(view, "cpu", without=("composition",))
+    if not isinstance(choice, Choice):
+        return None if choice is None else Arrangement()
+    if choice.kernel.kind == "expression":
+        return arrange_alone(view)
+    memory = memory_of(choice)
+    return Arrangement(strided="strided" in memory.layouts and memory.alignment == 1)
