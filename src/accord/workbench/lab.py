@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from accord.contract.contract import Contract, KernelDeclaration
+from accord.contract.sizes import names_in
 from accord.workbench.cases import Case, kinds_for
 from accord.workbench.compare import Mismatch, compare
 from accord.workbench.explore import Explorer
@@ -81,6 +82,11 @@ class Lab:
     def graph(self) -> bool:
         """The kernel runs as part of a graph only."""
         return self.subject.kind in ("expression", "composition")
+
+    @property
+    def fixed(self) -> bool:
+        """The kernel is chosen only where all sizes are known when a model is loaded."""
+        return any(n in self.explorer.names for c in getattr(self.kernel, "constraints", ()) for n in names_in(c))
 
     def fresh(self) -> Subject:
         """The kernel in a new process, which the caller closes."""

@@ -129,30 +129,40 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
     checks = [c for c in all_checks() if c.applies(lab)]
     shares = sum(c.share for c in checks)
     hung = 0
+    first: Iterator[Case] | None = None
     for c in checks:
         left = seconds - (now() - began)
         until = now() + max(0.05, left * c.share / shares)
         shares -= c.share
         progress(f"{lab.name}: {c.name}")
         cases: Iterator[Case] = c.cases(lab) if one is None else iter([one])
-        count = 0
-        for case in cases:
-            found = c.examine(lab, case)
-            count += 1
-            if found is not None and not _known(found, report.findings):
-                report.findings.append(_smaller(lab, c, found))
-                hung += found.clause == "process" and "does not end" in found.what
-                if not c.every or found.clause in ("process", "memory"):
-                    break
-            if now() > until:
-                break
-        report.checks[c.name] = count
+        first = first or cases
+        hung += _looked(lab, c, cases, until, report)
         if hung >= _HUNG or (report.findings and now() - began > 2 * seconds):
-            lab.notes.append("the other checks were left out")
+            lab.notes.append("the other checks were left out, for there are findings enough")
             break
+    else:
+        if not report.findings and first is not None and one is None:  # more sizes, in the time that is left
+            _looked(lab, checks[0], first, began + seconds, report)
     report.calls, report.seconds = lab.tried, now() - began
     report.notes = lab.notes
     return report
+
+
+def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report: Report) -> int:
+    """One check, until something is found or the time is over; how often the kernel did not end."""
+    hung = 0
+    for case in cases:
+        found = check.examine(lab, case)
+        report.checks[check.name] = report.checks.get(check.name, 0) + 1
+        if found is not None and not _known(found, report.findings):
+            report.findings.append(_smaller(lab, check, found))
+            hung += "does not end" in found.what
+            if not check.every or found.clause in ("process", "memory"):
+                break
+        if now() > until:
+            break
+    return hung
 
 
 def _known(found: Finding, others: Sequence[Finding]) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from accord.contract.contract import Contract, KernelDeclaration
 from accord.contract.dtypes import ONNX_TYPES
 from accord.contract.sizes import evaluate_size
-from accord.errors import ContractError
+from accord.errors import AccordError, ContractError
 from accord.kernels.signature import REFUSED
 from accord.workbench.buffers import LANE, PAGE, Image, Layout, Section, distances, dtype_named, place
 from accord.workbench.cases import Case, attributes_of, dtype_of, environment, output_shapes
@@ -119,7 +119,10 @@ class Child:
         born.channel.settimeout(limit)
         try:
             send(born.channel, message, files)
-            return receive(born.channel)
+            reply = receive(born.channel)
+            if reply[0].get("internal"):
+                raise AccordError(f"the kernel's process failed: {_said(reply[0])}")
+            return reply
         except TimeoutError:
             os.kill(born.pid, signal.SIGKILL)
             self.close()
@@ -297,7 +300,8 @@ class Subject:
         self, graph: Mapping[str, Any], inputs: Sequence[Array | None], case: Case, limit: float = LIMIT
     ) -> Outcome:
         """Run a graph in which this kernel computes the operator."""
-        prepared = self.image(case.but(layouts={}, in_place=()), inputs, [])
+        given = [x for x in inputs if x is not None]
+        prepared = Prepared(self, case.but(layouts={}, in_place=()), given, None, tuple(graph["inputs"]))
         try:
             message = {"do": "model", "graph": graph, "only": self.address, "spec": prepared.spec()}
             found = self.child.ask(message, [prepared.image.file], limit)
@@ -394,10 +398,16 @@ class Prepared:
     """
 
     def __init__(
-        self, subject: Subject, case: Case, inputs: Sequence[Array | None], shapes: Sequence[Any] | None
+        self,
+        subject: Subject,
+        case: Case,
+        inputs: Sequence[Array | None],
+        shapes: Sequence[Any] | None,
+        graph: tuple[str, ...] = (),
     ) -> None:
         self._subject = subject
         self._case = case
+        self._graph = graph
         s = subject.contract.semantic
         self._names: list[str] = []
         sections: list[Section] = []
@@ -410,12 +420,12 @@ class Prepared:
             return len(sections) - 1
 
         self.inputs = [
-            None if x is None else add(p.name, x.shape, x.dtype.name, case.layouts.get(p.name, CONTIGUOUS))
-            for p, x in zip(s.inputs, inputs, strict=True)
+            None if x is None else add(name, x.shape, x.dtype.name, case.layouts.get(name, CONTIGUOUS))
+            for name, x in zip(graph or [p.name for p in s.inputs], inputs, strict=True)
         ]
         self.outputs: list[int] = []
         self.workspace: int | None = None
-        if subject.writes:
+        if subject.writes and not graph:
             known = output_shapes(s, case)
             taken = dict(case.in_place)
             for o, p in enumerate(s.outputs):
@@ -466,7 +476,7 @@ class Prepared:
         found = []
         written = set(self.outputs)
         changeable = set(written)
-        if not self._subject.writes:
+        if not self._subject.writes and not self._graph:
             pairs = (*self._subject.memory.in_place, *self._subject.memory.state)
             changeable = {k for _, i in pairs if (k := self.inputs[i]) is not None}
         for k, name in enumerate(self._names):

@@ -23,7 +23,7 @@ from accord.contract.contract import Contract
 from accord.contract.registry import register, user_contract, user_contracts
 from accord.errors import AccordError
 from accord.kernels.bound import BoundKernel, CallKernel, KernelError, WriteKernel, bind_kernel
-from accord.workbench.buffers import Mapped, Section, arena, dtype_named, is_float, unit
+from accord.workbench.buffers import LANE, Mapped, Section, arena, dtype_named, is_float, unit
 from accord.workbench.wire import ClosedError, receive, send
 
 __all__ = ["work"]
@@ -44,8 +44,10 @@ def work(channel: socket.socket) -> None:
             message, files = receive(channel)
             try:
                 reply, results = getattr(worker, message.pop("do"))(files=files, **message)
-            except BaseException as error:  # noqa: BLE001 - also exits and interrupts: they are the kernel's
-                reply, results = _failure(error), []
+            except _KernelError as error:
+                reply, results = _failure(error.raised), []
+            except BaseException as error:  # noqa: BLE001 - told to the parent, whose defect it may be
+                reply, results = {**_failure(error), "internal": not isinstance(error, AccordError)}, []
             for f in files:
                 os.close(f)
             sys.stdout.flush()
@@ -140,7 +142,7 @@ class _Worker:
         """Several threads at once, each with calls of its own one after the other; lanes are lists of specs."""
         bound = self._bound(kernel, types)
         numbers = iter(range(len(files)))
-        work = [[(spec, Mapped(files[n := next(numbers)], _sections(spec), n)) for spec in lane] for lane in lanes]
+        work = [[(spec, _mapped(files, next(numbers), spec)) for spec in lane] for lane in lanes]
         start = threading.Barrier(len(lanes))
         replies: list[Any] = [None] * len(lanes)
 
@@ -151,8 +153,8 @@ class _Worker:
                 try:
                     returned = _called(bound, spec, mapped)
                     made.append(({}, -1) if returned is None else _packed(returned, mapped, []))
-                except BaseException as error:  # noqa: BLE001 - reported to the parent
-                    made.append((_failure(error), -1))
+                except _KernelError as error:
+                    made.append((_failure(error.raised), -1))
             replies[k] = made
 
         threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(len(lanes))]
@@ -183,7 +185,10 @@ class _Worker:
         attributes = spec["attributes"]
 
         def computed(inputs: Sequence[Any]) -> list[Any]:
-            made = function(*(None if x is None else x.copy() for x in inputs), **attributes)
+            try:
+                made = function(*(None if x is None else x.copy() for x in inputs), **attributes)
+            except Exception as error:
+                raise _KernelError(error) from error
             return [np.asarray(r) for r in (made if isinstance(made, (tuple, list)) else (made,))]
 
         own = computed(given)
@@ -205,7 +210,10 @@ class _Worker:
         """Inputs that the declaration makes itself."""
         del files
         make = _contract(op).semantic.examples
-        made = {} if make is None else dict(make(np.random.default_rng(seed), dict(sizes), dict(attributes)))
+        try:
+            made = {} if make is None else dict(make(np.random.default_rng(seed), dict(sizes), dict(attributes)))
+        except Exception as error:
+            raise _KernelError(error) from error
         results, file = _packed([np.asarray(a) for a in made.values()], None, [])
         return {"names": list(made), "results": results}, [file]
 
@@ -297,17 +305,33 @@ def _sections(spec: Mapping[str, Any]) -> list[Section]:
     return [Section.of(s) for s in spec["sections"]]
 
 
+def _mapped(files: Sequence[int], n: int, spec: Mapping[str, Any]) -> Mapped:
+    """One of many images, at addresses of its own."""
+    parts = 16
+    return Mapped(files[n], _sections(spec), n // parts, n % parts * (LANE // parts))
+
+
+class _KernelError(Exception):
+    """Carries what a kernel or reference raised; anything else that is raised is the harness's own."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(str(raised))
+        self.raised = raised
+
+
 def _called(bound: BoundKernel, spec: Mapping[str, Any], mapped: Mapped) -> list[Any] | None:
     """What a kernel returns, or None for one that writes."""
     inputs = [None if i is None else mapped.array(i) for i in spec["inputs"]]
     attributes = dict(spec["attributes"])
-    if isinstance(bound, CallKernel):
-        returned = bound(inputs, attributes)
-        return list(returned)
-    assert isinstance(bound, WriteKernel)
     outputs = [mapped.array(i) for i in spec["outputs"]]
     workspace = None if spec["workspace"] is None else mapped.array(spec["workspace"])
-    bound(inputs, outputs, attributes, workspace)
+    try:
+        if isinstance(bound, CallKernel):
+            return list(bound(inputs, attributes))
+        assert isinstance(bound, WriteKernel)
+        bound(inputs, outputs, attributes, workspace)
+    except BaseException as error:  # also exits and interrupts
+        raise _KernelError(error) from error
     return None
 
 
@@ -372,7 +396,7 @@ class _Trace:
     """Which packages' functions a call uses.
 
     Attributes:
-        packages: Top-level names.
+        packages: Top-level names; for Accord's own the first two.
         own: The operator's reference is among what was called.
     """
 
@@ -391,7 +415,12 @@ class _Trace:
     def _seen(self, frame: Any, event: str, argument: Any) -> None:
         if event == "call":
             self.own |= frame.f_code is self._code
-            self.packages.add(str(frame.f_globals.get("__name__", "")).partition(".")[0])
+            self._note(frame.f_globals.get("__name__", ""))
         elif event == "c_call":
             module = getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
-            self.packages.add(str(module).partition(".")[0])
+            self._note(module)
+
+    def _note(self, module: Any) -> None:
+        first, *rest = str(module).split(".")
+        # the harness is Accord's too
+        self.packages.add(first if first != "accord" else ".".join((first, *rest[:1])))
