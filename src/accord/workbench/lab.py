@@ -11,6 +11,7 @@ import numpy as np
 
 from accord.contract.contract import Contract, KernelDeclaration
 from accord.contract.sizes import names_in
+from accord.workbench.buffers import FILLS
 from accord.workbench.cases import Case, kinds_for
 from accord.workbench.compare import Mismatch, compare
 from accord.workbench.explore import Explorer
@@ -51,6 +52,7 @@ class Lab:
         seed: Everything follows from it.
         tried: Number of calls.
         notes: What was not tried, and why.
+        findings: So far.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Lab:
         self.explorer = Explorer(contract, kernel, seed)
         self.tried = 0
         self.notes: list[str] = []
+        self.findings: list[Finding] = []
         self.kinds = kinds_for(contract.semantic)
         self._nursery, self._files = nursery, files
 
@@ -119,10 +122,14 @@ class Lab:
 
     def sound(self, trial: Trial) -> bool:
         """Whether the plainest form of a call is right, so that what is wrong with another form is that form's."""
-        plain = trial.case.but(layouts={}, in_place=(), side="end", fill="nan")
-        with_plain = Trial(plain, trial.inputs, trial.expected)
-        outcome = self.call(with_plain)
-        return outcome.ok and not outcome.troubles and self.wrong(with_plain, outcome) is None
+        for fill in FILLS:
+            plain = Trial(trial.case.but(layouts={}, in_place=(), side="end", fill=fill), trial.inputs, trial.expected)
+            outcome = self.call(plain)
+            if not outcome.ok or outcome.troubles or self.wrong(plain, outcome) is not None:
+                return False
+            if not self.subject.writes:
+                break
+        return True
 
     def rng(self, case: Case) -> np.random.Generator:
         """Random numbers that depend on a case and nothing else."""

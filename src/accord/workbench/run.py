@@ -24,7 +24,7 @@ __all__ = ["Report", "check_operator"]
 BUDGET = 6.0
 #: Seconds for making the case of one finding smaller.
 _SHRINKING = 1.0
-_HUNG = 2
+_HUNG = 1
 
 Progress = Callable[[str], None]
 
@@ -124,7 +124,7 @@ def _chosen(contract: Contract, kernel: str | None) -> list[KernelDeclaration | 
 
 
 def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> Report:
-    report = Report(lab.name, lab.subject.kind)
+    report = Report(lab.name, lab.subject.kind, lab.findings)
     began = now()
     checks = [c for c in all_checks() if c.applies(lab)]
     shares = sum(c.share for c in checks)

@@ -21,7 +21,7 @@ from accord.errors import AccordError, ContractError
 from accord.kernels.signature import REFUSED
 from accord.workbench.buffers import LANE, PAGE, Image, Layout, Section, distances, dtype_named, place
 from accord.workbench.cases import Case, attributes_of, dtype_of, environment, output_shapes
-from accord.workbench.nursery import Nursery
+from accord.workbench.nursery import BROKEN, Nursery
 from accord.workbench.traps import fault_in
 from accord.workbench.wire import ClosedError, receive, send
 
@@ -30,8 +30,8 @@ __all__ = ["CONTIGUOUS", "Child", "Outcome", "Subject", "Trouble", "results_of"]
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 CONTIGUOUS = Layout()
-#: Seconds that a call may take.
-LIMIT = 10.0
+#: Seconds that a call may take, and those for each element of the largest input beside.
+LIMIT, _EACH = 4.0, 1e-4
 #: Alignment of scratch memory, as the runtime gives it.
 _LINE = 64
 GRAPHS = ("expression", "composition")
@@ -92,8 +92,9 @@ class Child:
         self._files = list(files)
         self._born: Any = None
         self.contracts: list[dict[str, Any]] = []
+        self.base = 0
 
-    def ask(self, message: Mapping[str, Any], files: Sequence[int] = (), limit: float = LIMIT) -> Any:
+    def ask(self, message: Mapping[str, Any], files: Sequence[int] = (), limit: float = 30.0) -> Any:
         """The reply and its files, or an :class:`Outcome` where there is none."""
         if self._born is None:
             failed = self._start()
@@ -136,10 +137,13 @@ class Child:
         page = os.pread(born.page, PAGE, 0)
         errors = os.pread(born.errors, 1 << 16, 0).decode(errors="replace").strip().splitlines()
         self._forget()
+        if status == BROKEN:
+            raise AccordError(f"the process that calls kernels failed: {'; '.join(errors[-3:])}")
         fault, base = fault_in(page)
+        self.base = base
         reply: dict[str, Any] = {}
         if fault is not None and status < 0:
-            reply = {"address": fault.address - base, "access": fault.access}
+            reply = {"address": fault.address - base, "access": fault.access, "kernel": fault.by_kernel}
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
         return Outcome("crashed", f"the process ended with {how}" + (f": {errors[-1]}" if errors else ""), reply=reply)
 
@@ -251,7 +255,7 @@ class Subject:
         inputs: Sequence[Array | None],
         shapes: Sequence[tuple[int, ...]] | None = None,
         *,
-        limit: float = LIMIT,
+        limit: float | None = None,
         **how: Any,
     ) -> Outcome:
         """Call the kernel once.
@@ -260,11 +264,13 @@ class Subject:
             case: The case.
             inputs: Its inputs, row-major.
             shapes: Of the outputs, where the declaration leaves them open.
-            limit: Seconds.
+            limit: Seconds; None: by the size of the inputs.
             how: ``shift``, ``traced``, ``hold`` (see :meth:`accord.workbench.worker._Worker.call`).
         """
+        if limit is None:
+            limit = LIMIT + _EACH * max((x.size for x in inputs if x is not None), default=0)
         if self.kind in GRAPHS:
-            return self._in_graph(case, inputs, limit)
+            return self._in_graph(case, inputs, 10 * limit)
         prepared = self.image(case, inputs, shapes)
         try:
             message = {
@@ -297,7 +303,7 @@ class Subject:
         raise AssertionError
 
     def run(
-        self, graph: Mapping[str, Any], inputs: Sequence[Array | None], case: Case, limit: float = LIMIT
+        self, graph: Mapping[str, Any], inputs: Sequence[Array | None], case: Case, limit: float = 10 * LIMIT
     ) -> Outcome:
         """Run a graph in which this kernel computes the operator."""
         given = [x for x in inputs if x is not None]
@@ -309,7 +315,25 @@ class Subject:
         finally:
             prepared.image.close()
 
-    def threads(self, lanes: Sequence[Sequence[Prepared]], case: Case, limit: float = 3 * LIMIT) -> Any:
+    def far(self, case: Case, spec: Mapping[str, Any], file: int) -> Outcome:
+        """Call with tensors of :mod:`accord.workbench.far`."""
+        message = {"do": "far", "kernel": self.address, "types": self.types(case), "spec": spec}
+        found = self.child.ask(message, [file], 10 * LIMIT)
+        if isinstance(found, Outcome):
+            return found
+        if "error" in found[0]:
+            return Outcome("failed", _said(found[0]))
+        return Outcome("ok")
+
+    def workspace(self, case: Case) -> int:
+        """Bytes of scratch memory that are promised."""
+        s, text = self.contract.semantic, self.memory.workspace
+        value = evaluate_size(text, environment(s, case)) if text else 0
+        if not isinstance(value, int):
+            raise ContractError(f"the workspace '{text}' has no value", op=s.qualified_name)
+        return max(0, value)
+
+    def threads(self, lanes: Sequence[Sequence[Prepared]], case: Case, limit: float = 10 * LIMIT) -> Any:
         """Call from several threads at once; outcomes of all calls in order."""
         flat = [p for lane in lanes for p in lane]
         message = {
@@ -331,8 +355,13 @@ class Subject:
     def _outcome(self, found: Any, prepared: Prepared, shift: int, *, graph: bool = False) -> Outcome:
         if isinstance(found, Outcome):
             if "address" in found.reply:
-                found.text += ": " + prepared.where(found.reply["address"] - shift, found.reply["access"])
-                found.reply["outside"] = True
+                aligned = found.reply["kernel"] and not found.reply["address"] + self.child.base
+                found.reply["aligned" if aligned else "outside"] = True
+                found.text += ": " + (
+                    "an instruction met a pointer that is less aligned than it needs"
+                    if aligned
+                    else prepared.where(found.reply["address"] - shift, found.reply["access"])
+                )
             return found
         reply, files = found
         if "error" in reply:
@@ -441,7 +470,7 @@ class Prepared:
                     )
                 layout = case.layouts.get(p.name, CONTIGUOUS)
                 self.outputs.append(add(f"{p.name}", shape, dtype_of(p, case), layout))
-            count = self._workspace(case)
+            count = subject.workspace(case)
             if count:
                 self.workspace = add("the workspace", (count,), "uint8", CONTIGUOUS, max(_LINE, align))
         self.image = Image(sections, case.fill)
@@ -449,13 +478,6 @@ class Prepared:
             if k is not None:
                 self.image.array(k)[...] = x
         self.image.remember()
-
-    def _workspace(self, case: Case) -> int:
-        s, text = self._subject.contract.semantic, self._subject.memory.workspace
-        value = evaluate_size(text, environment(s, case)) if text else 0
-        if not isinstance(value, int):
-            raise ContractError(f"the workspace '{text}' has no value", op=s.qualified_name)
-        return max(0, value)
 
     def spec(self) -> dict[str, Any]:
         """As JSON."""

@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from accord.contract.contract import Contract
 from accord.contract.registry import register, user_contract, user_contracts
 from accord.errors import AccordError
 from accord.kernels.bound import BoundKernel, CallKernel, KernelError, WriteKernel, bind_kernel
-from accord.workbench.buffers import LANE, Mapped, Section, arena, dtype_named, is_float, unit
+from accord.workbench.buffers import LANE, Mapped, Pieces, Section, arena, dtype_named, is_float, unit
 from accord.workbench.wire import ClosedError, receive, send
 
 __all__ = ["work"]
@@ -53,7 +53,8 @@ def work(channel: socket.socket) -> None:
             sys.stdout.flush()
             send(channel, reply, [r for r in results if r >= 0])
             for r in results:
-                os.close(r)
+                if r >= 0:
+                    os.close(r)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
@@ -136,6 +137,27 @@ class _Worker:
             self._held.clear()
         return {"results": results}, [file]
 
+    def far(
+        self, *, kernel: Sequence[Any], types: Mapping[str, str], spec: Mapping[str, Any], files: Sequence[int]
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Call a kernel with tensors of :mod:`accord.workbench.far`."""
+        bound = self._bound(kernel, types)
+        assert isinstance(bound, WriteKernel)
+        arrays, mapped = [], []
+        for lane, t in enumerate(spec["tensors"]):
+            mapped.append(Pieces(files[0], lane, t["pieces"]))
+            arrays.append(mapped[-1].array(t["shape"], t["strides"], t["dtype"]))
+        try:
+            inputs = [None if i is None else arrays[i] for i in spec["inputs"]]
+            workspace = np.empty(spec["workspace"], np.uint8) if spec["workspace"] else None
+            bound(inputs, [arrays[i] for i in spec["outputs"]], spec["attributes"], workspace)
+        except KernelError as error:
+            raise _KernelError(error) from error
+        finally:
+            for m in mapped:
+                m.close()
+        return {}, []
+
     def threads(
         self, *, kernel: Sequence[Any], types: Mapping[str, str], lanes: Sequence[Any], files: Sequence[int]
     ) -> tuple[dict[str, Any], list[int]]:
@@ -148,10 +170,11 @@ class _Worker:
 
         def run(k: int) -> None:
             made = []
+            calls = [_ready(bound, spec, mapped) for spec, mapped in work[k]]
             start.wait()
-            for spec, mapped in work[k]:
+            for call, (_, mapped) in zip(calls, work[k], strict=True):
                 try:
-                    returned = _called(bound, spec, mapped)
+                    returned = call()
                     made.append(({}, -1) if returned is None else _packed(returned, mapped, []))
                 except _KernelError as error:
                     made.append((_failure(error.raised), -1))
@@ -321,18 +344,28 @@ class _KernelError(Exception):
 
 def _called(bound: BoundKernel, spec: Mapping[str, Any], mapped: Mapped) -> list[Any] | None:
     """What a kernel returns, or None for one that writes."""
+    return _ready(bound, spec, mapped)()
+
+
+def _ready(bound: BoundKernel, spec: Mapping[str, Any], mapped: Mapped) -> Callable[[], list[Any] | None]:
+    """A call of a kernel, ready to be made."""
     inputs = [None if i is None else mapped.array(i) for i in spec["inputs"]]
     attributes = dict(spec["attributes"])
     outputs = [mapped.array(i) for i in spec["outputs"]]
     workspace = None if spec["workspace"] is None else mapped.array(spec["workspace"])
-    try:
-        if isinstance(bound, CallKernel):
-            return list(bound(inputs, attributes))
-        assert isinstance(bound, WriteKernel)
-        bound(inputs, outputs, attributes, workspace)
-    except BaseException as error:  # also exits and interrupts
-        raise _KernelError(error) from error
-    return None
+    write = bound.prepared(inputs, outputs, attributes, workspace) if isinstance(bound, WriteKernel) else None
+
+    def call() -> list[Any] | None:
+        try:
+            if isinstance(bound, CallKernel):
+                return list(bound(inputs, attributes))
+            assert write is not None
+            write()
+        except BaseException as error:  # also exits and interrupts
+            raise _KernelError(error) from error
+        return None
+
+    return call
 
 
 def _packed(returned: Sequence[Any], mapped: Mapped | None, earlier: Sequence[Sequence[Any]]) -> tuple[list[Any], int]:

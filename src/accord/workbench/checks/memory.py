@@ -223,7 +223,7 @@ def _outside(lab: Lab) -> Iterator[Case]:
             base = e.case()
             if base is None:
                 break
-            sizes = {n: int(rng.integers(1, 12)) if rng.random() < 0.5 else v for n, v in base.sizes.items()}
+            sizes = {n: int(rng.integers(0, 12)) if rng.random() < 0.5 else v for n, v in base.sizes.items()}
             given = {n: int(rng.integers(1, 8)) for n in numbers if n in condition and rng.random() < 0.5}
             case = base.but(sizes=sizes, attributes={**base.attributes, **given})
             if not _holds(lab, [condition], case) and _holds(lab, rest, case):

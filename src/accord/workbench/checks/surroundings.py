@@ -29,8 +29,8 @@ _FUNCTIONS = re.compile(
     r"^(cblas_|catlas_|dnnl_|mkl_|LAPACKE_|vs[A-Z]|vd[A-Z]|xnn_|at_|Ort)|^[sdcz](gemm|gemv|symm|syrk|ger|dot)_?$"
 )
 _PACKAGES = frozenset(
-    "torch onnxruntime tensorflow jax jaxlib openvino cupy mxnet paddle tvm keras accord.runtime accord.backends onnx iree "
-    "functorch torchvision tf2onnx ort".split()
+    "torch onnxruntime tensorflow jax jaxlib openvino cupy mxnet paddle tvm keras accord.runtime onnx iree "
+    "accord.backends functorch torchvision tf2onnx ort".split()
 )
 
 
