@@ -308,7 +308,7 @@ class Pieces:
     """
 
     def __init__(self, file: int, lane: int, pieces: Sequence[Sequence[int]]) -> None:
-        self._start = arena() + lane * LANE + LANE // 3
+        self._start = arena() + lane * LANE + 3 * LANE // 8
         self._size = max(at + size for at, _, size in pieces)
         for at, start, size in pieces:
             _map(self._start + at, size, _RW, _SHARED | _FIXED | _POPULATE, file, start)
