@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from accord.cli.check import check_command
+from accord.cli.check import check_command, header_command, new_command
 from accord.cli.common import Screen, Verb, WithExamples, line, plural, table, wrong_use
 from accord.cli.sources import load_option
 
@@ -29,10 +29,11 @@ class _Group(WithExamples, click.Group):
 
 @click.group("op", cls=_Group, examples=(*_LIST_EXAMPLES[:2], *_SHOW_EXAMPLES[:2]))
 def command() -> None:
-    """Show the contracts of operators, and check their kernels."""
+    """Declare operators, show their contracts, and check their kernels."""
 
 
-command.add_command(check_command)
+for verb in (new_command, header_command, check_command):
+    command.add_command(verb)
 
 
 @command.command("list", cls=Verb, examples=_LIST_EXAMPLES)

@@ -17,8 +17,8 @@ from accord.workbench.compare import Mismatch, compare
 from accord.workbench.explore import Explorer
 from accord.workbench.findings import Finding
 from accord.workbench.nursery import Nursery
-from accord.workbench.oracle import Expected, Oracle, UnusableError
-from accord.workbench.subject import Outcome, Subject
+from accord.workbench.oracle import Expected, Oracle
+from accord.workbench.subject import Outcome, Subject, UnusableError
 
 __all__ = ["Check", "Lab", "Trial"]
 
@@ -89,7 +89,8 @@ class Lab:
     @property
     def fixed(self) -> bool:
         """The kernel is chosen only where all sizes are known when a model is loaded."""
-        return any(n in self.explorer.names for c in getattr(self.kernel, "constraints", ()) for n in names_in(c))
+        conditions = getattr(self.kernel, "constraints", ())
+        return self.subject.fixed or any(n in self.explorer.names for c in conditions for n in names_in(c))
 
     def fresh(self) -> Subject:
         """The kernel in a new process, which the caller closes."""

@@ -25,7 +25,7 @@ from accord.workbench.nursery import BROKEN, Nursery
 from accord.workbench.traps import fault_in
 from accord.workbench.wire import ClosedError, receive, send
 
-__all__ = ["CONTIGUOUS", "Child", "Outcome", "Subject", "Trouble", "results_of"]
+__all__ = ["CONTIGUOUS", "Child", "Outcome", "Subject", "Trouble", "UnusableError", "results_of"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -36,6 +36,10 @@ LIMIT, _EACH = 4.0, 1e-4
 _LINE = 64
 GRAPHS = ("expression", "composition")
 WRITERS = ("library", "tvm_ffi")
+
+
+class UnusableError(Exception):
+    """Nothing is promised for this case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,7 @@ class Subject:
         contract: Of the operator.
         kernel: The declaration; None for the reference.
         child: Its process.
+        fixed: It is part of a graph whose sizes are known when the graph is loaded, and of no other.
     """
 
     def __init__(
@@ -215,7 +220,7 @@ class Subject:
         self.contract = contract
         self.kernel = kernel
         self.child = Child(nursery, files)
-        self._fixed = False
+        self.fixed = False
 
     @property
     def kind(self) -> str:
@@ -293,12 +298,14 @@ class Subject:
     def _in_graph(self, case: Case, inputs: Sequence[Array | None], limit: float) -> Outcome:
         from accord.workbench.graphs import one_node
 
-        for fixed in (self._fixed, True):
+        for fixed in (self.fixed, True):
             graph = one_node(self.contract, case, attributes_of(self.contract.semantic, case), inputs, fixed=fixed)
             outcome = self.run(graph, inputs, case, limit)
-            unknown = outcome.reply.get("error") in ("FallbackError", "UnsupportedError")
-            if not unknown or fixed:
-                self._fixed = fixed
+            empty = any(x is not None and x.size == 0 for x in inputs)
+            if fixed and empty and outcome.status == "refused":
+                raise UnusableError(f"no model has an axis of 0 elements: {outcome.text}")
+            if outcome.status != "refused" or fixed:
+                self.fixed |= fixed and outcome.ok  # it is chosen, or composed, where all sizes are known
                 return outcome
         raise AssertionError
 

@@ -23,8 +23,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 #: Rows behind the 2³¹st element.
 _TAIL = 64
-#: Windows of a call by which the time of a long one is estimated, and seconds that it may take.
-_SAMPLE, _PATIENCE = 16, 5.0
+#: Windows of the calls by which the time of a long one is estimated, and seconds that it may take.
+_FEW, _SAMPLE, _PATIENCE = 4, 60, 6.0
 
 
 def _cases(lab: Lab) -> Iterator[Case]:
@@ -103,14 +103,17 @@ def _beyond(lab: Lab, case: Case) -> Finding | None:
     part, tail = lab.trial(_sized(case, axis, window)), lab.trial(_sized(case, axis, _TAIL))
     if part is None or tail is None:
         return None
-    few = _SAMPLE * window
-    began = now()
-    found = _repeated(lab, case, axis, part, tail, few)
-    took = (now() - began) / few * count
-    if found is None and took > _PATIENCE:
+    times = [now()]
+    for windows in (_FEW, _FEW + _SAMPLE):
+        found = _repeated(lab, case, axis, part, tail, windows * window)
+        times.append(now())
+        if found is not None:
+            return found
+    took = (times[2] - 2 * times[1] + times[0]) / (_SAMPLE * window) * count
+    if took > _PATIENCE:
         lab.notes.append(f"offsets past 2³¹ elements: a call would take about {took:.0f} s")
         return None
-    return found if found is not None else _repeated(lab, case, axis, part, tail, count)
+    return _repeated(lab, case, axis, part, tail, count)
 
 
 def _repeated(lab: Lab, case: Case, axis: str, part: Trial, tail: Trial, count: int) -> Finding | None:
@@ -127,11 +130,11 @@ def _repeated(lab: Lab, case: Case, axis: str, part: Trial, tail: Trial, count: 
         full = _sized(case, axis, count + _TAIL)
         outcome = _called(lab, full, pages, inputs, outputs)
         if not outcome.ok:
-            return _verdict(lab, full, tail, outcome)
+            return _verdict(lab, case, tail, outcome, count)
         for trial, which in ((part, 0), (tail, -1)):
             n = _TAIL if which else len(trial.expected[0].own)
             outcome.outputs = [pages.read(t.pieces[which][1], (n, *t.shape[1:]), t.dtype) for t in outputs]
-            found = _verdict(lab, full, trial, outcome)
+            found = _verdict(lab, case, trial, outcome, count)
             if found is not None:
                 return found
         return None
@@ -215,12 +218,13 @@ def _called(
     return lab.subject.far(case, spec, pages.file)
 
 
-def _verdict(lab: Lab, case: Case, trial: Trial, outcome: Outcome) -> Finding | None:
+def _verdict(lab: Lab, case: Case, trial: Trial, outcome: Outcome, rows: int = 0) -> Finding | None:
     mismatch = lab.wrong(trial, outcome) if outcome.ok else None
     if outcome.ok and mismatch is None:
         return None
+    where = f"{rows + _TAIL} rows" if rows else "strides of 2³⁰ elements"
     return finding(
-        lab, "memory", "offsets past 2³¹ elements are wrong", faults=(17,), case=case,
+        lab, "memory", f"offsets past 2³¹ elements are wrong ({where})", faults=(17,), case=case,
         expected=mismatch.expected if mismatch is not None else "results",
         found=mismatch.found if mismatch is not None else outcome.text,
         remedy="Count elements and offsets in int64_t, also in loops.",
