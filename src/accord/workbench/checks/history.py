@@ -326,7 +326,7 @@ CHECKS = (
     Check("earlier calls", _usual, _replay, lambda lab: lab.contract.semantic.deterministic),
     Check("new processes", _usual, _first, lambda lab: lab.contract.semantic.deterministic, share=0.7),
     Check("equal bits", _large_too, _repeat, _exact, share=0.5),
-    Check("batches", _batches, _sliced, lambda lab: bool(lab.contract.semantic.batch), share=0.7),
+    Check("batches", _batches, _sliced, lambda lab: bool(lab.contract.semantic.batch), share=0.7, least=6),
     Check("threads", _large_too, _together,
           lambda lab: not lab.graph and lab.subject.memory.thread_safe and lab.contract.semantic.deterministic),
     Check("many calls", _once_only, _many, lambda lab: lab.contract.semantic.deterministic),

@@ -271,11 +271,12 @@ def _refused(lab: Lab, case: Case) -> Finding | None:
 
 CHECKS = (
     Check("absent inputs", _absent, _nulls,
-          lambda lab: any(p.option == "optional" for p in lab.contract.semantic.inputs)),
+          lambda lab: any(p.option == "optional" for p in lab.contract.semantic.inputs), least=6),
     Check("layouts", _layouts, _strided,
-          lambda lab: not lab.graph and ("strided" in lab.subject.memory.layouts or lab.subject.kind != "library")),
+          lambda lab: not lab.graph and ("strided" in lab.subject.memory.layouts or lab.subject.kind != "library"),
+          least=40),
     Check("overlapping outputs", _outputs_of_stride_0, _overlapping,
           lambda lab: lab.subject.writes and "strided" in lab.subject.memory.layouts, share=0.2),
-    Check("in place", _in_place, _placed, lambda lab: lab.subject.writes, share=0.5),
-    Check("conditions", _outside, _refused, lambda lab: bool(lab.contract.semantic.constraints), share=0.5),
+    Check("in place", _in_place, _placed, lambda lab: lab.subject.writes, share=0.5, least=3),
+    Check("conditions", _outside, _refused, lambda lab: bool(lab.contract.semantic.constraints), share=0.5, least=8),
 )  # fmt: skip

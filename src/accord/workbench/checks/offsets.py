@@ -24,7 +24,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 #: Rows behind the 2³¹st element.
 _TAIL = 64
 #: Windows of the calls by which the time of a long one is estimated, and seconds that it may take.
-_FEW, _SAMPLE, _PATIENCE = 4, 60, 6.0
+_FEW, _SAMPLE, _PATIENCE = 4, 60, 10.0
 
 
 def _cases(lab: Lab) -> Iterator[Case]:
