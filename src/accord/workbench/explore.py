@@ -10,6 +10,7 @@ import numpy as np
 
 from accord.contract.contract import Attribute, Contract, KernelDeclaration, Semantic
 from accord.contract.dtypes import ONNX_TYPES, short_name
+from accord.contract.registry import BUILT_IN
 from accord.contract.sizes import names_in
 from accord.errors import InputError
 from accord.workbench.cases import FLOATS, Case, dtype_of, holds, input_shapes, size_names
@@ -60,6 +61,8 @@ class Explorer:
         }  # fmt: skip
         self.open = any("..." in (p.sizes or ()) for p in self._s.inputs)
         self.unsized = [p.name for p in self._s.inputs if p.sizes is None]
+        #: What is always left out: of ONNX's operators, whose schemas name no sizes, the inputs that need not be.
+        self.absent = tuple(p.name for p in self._s.inputs if p.option == "optional" and self._s.domain in BUILT_IN)
 
     # dtypes
 
@@ -83,7 +86,7 @@ class Explorer:
 
     def attributes(self) -> list[dict[str, Any]]:
         """Attributes to try: the defaults, then each one changed."""
-        base = {a.name: _required(a) for a in self._s.attributes.values() if a.default is None}
+        base = {a.name: _required(a) for a in self._s.attributes.values() if a.required}
         found = [base]
         for a in self._s.attributes.values():
             if a.name not in self._mentioned:
@@ -113,6 +116,8 @@ class Explorer:
             rest["lead"] = _LEADS[int(self._rng.integers(1, 4))]
         if self.unsized and "shapes" not in rest:
             rest["shapes"] = dict.fromkeys(self.unsized, _SHAPES[0])
+        if self.absent:
+            rest.setdefault("nulls", self.absent)
         for attempt in range(_TRIES):
             pool = _SMALL if attempt < _TRIES // 2 else (*_SMALL, *EDGES[2:20])
             drawn = {n: int(self._rng.choice(pool)) for n in free}

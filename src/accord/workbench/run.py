@@ -160,6 +160,8 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
     else:
         if not report.findings and first is not None and one is None:  # more sizes, in the time that is left
             _looked(lab, checks[0], first, began + seconds, report)
+    if lab.tried == 0:
+        lab.notes.append("no case could be made from the contract: give one with --case")
     report.calls, report.seconds = lab.tried, now() - began
     report.notes = lab.notes
     return report

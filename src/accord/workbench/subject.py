@@ -16,6 +16,7 @@ import numpy as np
 
 from accord.contract.contract import Contract, KernelDeclaration
 from accord.contract.dtypes import ONNX_TYPES
+from accord.contract.registry import BUILT_IN
 from accord.contract.sizes import evaluate_size
 from accord.errors import AccordError, ContractError
 from accord.kernels.signature import REFUSED
@@ -302,6 +303,9 @@ class Subject:
             graph = one_node(self.contract, case, attributes_of(self.contract.semantic, case), inputs, fixed=fixed)
             outcome = self.run(graph, inputs, case, limit)
             empty = any(x is not None and x.size == 0 for x in inputs)
+            fallen = outcome.reply.get("error") in ("FallbackError", "UnsupportedError")
+            if fallen and self.contract.semantic.domain in BUILT_IN:
+                raise UnusableError(f"the backend leaves it to the reference: {outcome.text}")
             if fixed and empty and outcome.status == "refused":
                 raise UnusableError(f"no model has an axis of 0 elements: {outcome.text}")
             if outcome.status != "refused" or fixed:
