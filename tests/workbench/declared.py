@@ -197,3 +197,13 @@ def loose(x: Tensor["float32", "N"]) -> Tensor["float32", "N"]:
 
 
 loose.tolerance("float32", rtol=1.0, atol=10.0)
+
+
+@accord.operator("workbench::Twice")
+def twice(x: Tensor["float32", "N", "D"]) -> Tensor["float32", "N", "D"]:
+    return x * 2
+
+
+twice.execution(layouts=("contiguous", "strided"))
+for name in re.findall(r"^int32_t (\w+)\(STRIDED\)", (Path(__file__).parent / "planted.c").read_text(), re.MULTILINE):
+    twice.library(os.environ["PLANTED"], name, name=name)

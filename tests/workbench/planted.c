@@ -66,3 +66,19 @@ int32_t random_bits(ARGS) {
 }
 int32_t ignores_alpha(ARGS) { if (D < 1) return 1; ROWS y[n * D + d] = x[n * D + d] * (w ? w[d] : 1) * 0.5f; return 0; }
 int32_t one_shape(ARGS) { CHECKED ROWS { RIGHT; if (D == 33) y[n * D + d] = 0; } return 0; }
+
+// Kernels of workbench::Twice, which takes any strides.
+#define STRIDED const float *x, float *y, int64_t N, int64_t D, int64_t xn, int64_t xd, int64_t yn, int64_t yd, void *stream
+#define DISTINCT if ((N > 1 && yn == 0) || (D > 1 && yd == 0)) return 1;
+
+int32_t right_strides(STRIDED) { DISTINCT ROWS y[n * yn + d * yd] = 2 * x[n * xn + d * xd]; return 0; }
+int32_t last_stride(STRIDED) { DISTINCT ROWS y[n * yn + d * yd] = 2 * x[n * xn + d]; return 0; }
+int32_t output_strides(STRIDED) { DISTINCT ROWS y[n * D + d] = 2 * x[n * xn + d * xd]; return 0; }
+int32_t negative_strides(STRIDED) {
+    DISTINCT if (xn < 0) xn = -xn;
+    ROWS y[n * yn + d * yd] = 2 * x[n * xn + d * xd]; return 0;
+}
+int32_t overlapping(STRIDED) { ROWS y[n * yn + d * yd] = 2 * x[n * xn + d * xd]; return 0; }
+int32_t short_strides(STRIDED) {
+    DISTINCT ROWS y[(int32_t)n * (int32_t)yn + d * yd] = 2 * x[(int32_t)n * (int32_t)xn + d * xd]; return 0;
+}

@@ -27,7 +27,13 @@ def check(build):
 
 @pytest.mark.parametrize(
     ("name", "kernel"),
-    [("Scale", "right"), ("Norm", "right"), ("Gate", "right"), ("Shuffle", "right")],
+    [
+        ("Scale", "right"),
+        ("Norm", "right"),
+        ("Gate", "right"),
+        ("Shuffle", "right"),
+        ("Twice", "right_strides"),
+    ],
 )
 def test_a_right_kernel_passes(check, name, kernel):
     report = check(name, kernel, seconds=4)
@@ -75,6 +81,11 @@ def test_a_right_kernel_passes(check, name, kernel):
         ("Norm", "in_input", "execution.in_place", 5),
         ("Gate", "fixed_slope", "meaning", 9),
         ("Shuffle", "unshuffles", "meaning", 9),
+        ("Twice", "last_stride", "execution.layouts", 14),
+        ("Twice", "output_strides", "execution.layouts", 14),
+        ("Twice", "negative_strides", "execution.layouts", 14),
+        ("Twice", "overlapping", "execution.layouts", 18),
+        ("Twice", "short_strides", "memory", 17),
         ("Exp", "unshifted", "execution.accumulate", 32),
         ("Loose", None, "semantic.tolerance", 3),
     ],
