@@ -25,6 +25,10 @@ def check(build):
     return run
 
 
+#: The others are slow all together.
+QUICK = {"reads_past", "leaves_tail", "changes_input", "mixes_rows", "fixed_slope"}
+
+
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [
@@ -35,6 +39,7 @@ def check(build):
         ("Twice", "right_strides"),
     ],
 )
+@pytest.mark.slow
 def test_a_right_kernel_passes(check, name, kernel):
     report = check(name, kernel, seconds=4)
     assert not report.findings
@@ -44,50 +49,53 @@ def test_a_right_kernel_passes(check, name, kernel):
 @pytest.mark.parametrize(
     ("name", "kernel", "clause", "fault"),
     [
-        ("Scale", "reads_past", "memory", 16),
-        ("Scale", "writes_past", "memory", 16),
-        ("Scale", "reads_before", "memory", 16),
-        ("Scale", "leaves_tail", "memory", 19),
-        ("Scale", "more_workspace", "execution.workspace", 20),
-        ("Scale", "old_workspace", "execution.workspace", 20),
-        ("Scale", "static_memory", "execution.thread_safe", 20),
-        ("Scale", "needs_weight", "execution.nullable", 22),
-        ("Scale", "few_times", "scheduling.stateless", 8),
-        ("Scale", "replays", "scheduling.stateless", 7),
-        ("Scale", "changes_input", "execution.in_place", 5),
-        ("Scale", "swallows", "semantic.constraints", 30),
-        ("Scale", "prints", "process", 30),
-        ("Scale", "hangs", "process", None),
-        ("Scale", "exits", "process", None),
-        ("Scale", "leaks", "process", None),
-        ("Scale", "counts_in_32_bits", "memory", 17),
-        ("Scale", "loses_nan", "semantic.nan", 10),
-        ("Scale", "wants_alignment", "execution.alignment", 15),
-        ("Scale", "random_bits", "scheduling.deterministic", 33),
-        ("Scale", "ignores_alpha", "meaning", 9),
-        ("Scale", "one_shape", "meaning", 43),
-        ("Norm", "mixes_rows", "meaning", 13),
-        ("Norm", "naive_variance", "execution.accumulate", 32),
-        ("Norm", "half", "execution.accumulate", 32),
-        ("Norm", "batch", "semantic.batch", 35),
-        ("Norm", "raises", "semantic.constraints", 11),
-        ("Norm", "same_memory", "scheduling.stateless", 6),
-        ("Norm", "fingerprint", "scheduling.stateless", 7),
-        ("Norm", "reference", "meaning", 12),
-        ("Norm", "empty", "meaning", 4),
-        ("Norm", "pointers", "execution.layouts", 14),
-        ("Norm", "a_list", "meaning", None),
-        ("Norm", "two", "meaning", None),
-        ("Norm", "in_input", "execution.in_place", 5),
-        ("Gate", "fixed_slope", "meaning", 9),
-        ("Shuffle", "unshuffles", "meaning", 9),
-        ("Twice", "last_stride", "execution.layouts", 14),
-        ("Twice", "output_strides", "execution.layouts", 14),
-        ("Twice", "negative_strides", "execution.layouts", 14),
-        ("Twice", "overlapping", "execution.layouts", 18),
-        ("Twice", "short_strides", "memory", 17),
-        ("Exp", "unshifted", "execution.accumulate", 32),
-        ("Loose", None, "semantic.tolerance", 3),
+        pytest.param(*row, marks=[] if row[1] in QUICK else pytest.mark.slow)
+        for row in (
+            ("Scale", "reads_past", "memory", 16),
+            ("Scale", "writes_past", "memory", 16),
+            ("Scale", "reads_before", "memory", 16),
+            ("Scale", "leaves_tail", "memory", 19),
+            ("Scale", "more_workspace", "execution.workspace", 20),
+            ("Scale", "old_workspace", "execution.workspace", 20),
+            ("Scale", "static_memory", "execution.thread_safe", 20),
+            ("Scale", "needs_weight", "execution.nullable", 22),
+            ("Scale", "few_times", "scheduling.stateless", 8),
+            ("Scale", "replays", "scheduling.stateless", 7),
+            ("Scale", "changes_input", "execution.in_place", 5),
+            ("Scale", "swallows", "semantic.constraints", 30),
+            ("Scale", "prints", "process", 30),
+            ("Scale", "hangs", "process", None),
+            ("Scale", "exits", "process", None),
+            ("Scale", "leaks", "process", None),
+            ("Scale", "counts_in_32_bits", "memory", 17),
+            ("Scale", "loses_nan", "semantic.nan", 10),
+            ("Scale", "wants_alignment", "execution.alignment", 15),
+            ("Scale", "random_bits", "scheduling.deterministic", 33),
+            ("Scale", "ignores_alpha", "meaning", 9),
+            ("Scale", "one_shape", "meaning", 43),
+            ("Norm", "mixes_rows", "meaning", 13),
+            ("Norm", "naive_variance", "execution.accumulate", 32),
+            ("Norm", "half", "execution.accumulate", 32),
+            ("Norm", "batch", "semantic.batch", 35),
+            ("Norm", "raises", "semantic.constraints", 11),
+            ("Norm", "same_memory", "scheduling.stateless", 6),
+            ("Norm", "fingerprint", "scheduling.stateless", 7),
+            ("Norm", "reference", "meaning", 12),
+            ("Norm", "empty", "meaning", 4),
+            ("Norm", "pointers", "execution.layouts", 14),
+            ("Norm", "a_list", "meaning", None),
+            ("Norm", "two", "meaning", None),
+            ("Norm", "in_input", "execution.in_place", 5),
+            ("Gate", "fixed_slope", "meaning", 9),
+            ("Shuffle", "unshuffles", "meaning", 9),
+            ("Twice", "last_stride", "execution.layouts", 14),
+            ("Twice", "output_strides", "execution.layouts", 14),
+            ("Twice", "negative_strides", "execution.layouts", 14),
+            ("Twice", "overlapping", "execution.layouts", 18),
+            ("Twice", "short_strides", "memory", 17),
+            ("Exp", "unshifted", "execution.accumulate", 32),
+            ("Loose", None, "semantic.tolerance", 3),
+        )
     ],
 )
 def test_a_planted_fault_is_found_by_its_clause(check, name, kernel, clause, fault):

@@ -23,7 +23,7 @@ from accord.workbench.subject import Child, Outcome, UnusableError
 __all__ = ["Report", "check_operator"]
 
 #: Seconds for one kernel.
-BUDGET = 6.0
+BUDGET = 5.0
 #: Seconds for making the case of one finding smaller.
 _SHRINKING = 1.0
 #: Seconds by which a check may be late for the cases that it has to look at.
