@@ -35,7 +35,6 @@ int32_t replays(ARGS) {
     last = x; size = N * D; kept = realloc(kept, 4 * size + 4); memcpy(kept, y, 4 * size); return 0;
 }
 int32_t changes_input(ARGS) { CHECKED ROWS { RIGHT; ((float *)x)[n * D + d] *= 2; } return 0; }
-int32_t swallows(ARGS) { if (D < 1) { fprintf(stderr, "bad\n"); return 0; } CHECKED ROWS RIGHT; return 0; }
 int32_t prints(ARGS) { CHECKED ROWS RIGHT; puts("done"); return 0; }
 int32_t hangs(ARGS) { CHECKED ROWS RIGHT; while (N == 3) ; return 0; }
 int32_t exits(ARGS) { CHECKED ROWS RIGHT; if (N == 7) exit(3); return 0; }

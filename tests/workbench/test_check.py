@@ -62,7 +62,7 @@ def test_a_right_kernel_passes(check, name, kernel):
             ("Scale", "few_times", "scheduling.stateless", 8),
             ("Scale", "replays", "scheduling.stateless", 7),
             ("Scale", "changes_input", "execution.in_place", 5),
-            ("Scale", "swallows", "semantic.constraints", 30),
+            ("Shuffle", "swallows", "semantic.constraints", 30),
             ("Scale", "prints", "process", 30),
             ("Scale", "hangs", "process", None),
             ("Scale", "exits", "process", None),

@@ -170,6 +170,14 @@ class Child:
         with open(f"/proc/{self._born.pid}/statm") as f:  # noqa: PTH123
             return int(f.read().split()[1]) * PAGE
 
+    def seconds(self) -> float:
+        """Processor time that the process has used, by the system's account."""
+        if self._born is None:
+            return 0.0
+        with open(f"/proc/{self._born.pid}/stat") as f:  # noqa: PTH123
+            fields = f.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def libraries(self) -> set[str]:
         """Files of code that the process has mapped."""
         if self._born is None:
