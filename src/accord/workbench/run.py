@@ -13,6 +13,7 @@ from accord.errors import AccordError, ContractError, InputError
 from accord.workbench.buffers import Layout
 from accord.workbench.cases import Case
 from accord.workbench.checks import all_checks
+from accord.workbench.checks.meaning import SIZES
 from accord.workbench.explore import elements
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, now
@@ -92,6 +93,9 @@ def check_operator(
         stack.callback(oracle.child.close)
         reports = []
         for k in chosen:
+            if k is not None and k.device != "cpu":
+                reports.append(Report(k.name, k.kind, notes=[f"it runs on {k.device}; no kernel of it is run here"]))
+                continue
             lab = Lab(nursery, files, contract, k, oracle, seed)
             with contextlib.closing(lab):
                 reports.append(_checked(lab, one, seconds, progress))
@@ -136,7 +140,7 @@ def _elsewhere(*_: Any) -> Any:
 def _chosen(contract: Contract, kernel: str | None) -> list[KernelDeclaration | None]:
     if kernel is not None:
         return [contract.kernel(kernel)]
-    return [k for k in contract.kernels if k.device == "cpu"] or [None]
+    return [*contract.kernels] if any(k.device == "cpu" for k in contract.kernels) else [None, *contract.kernels]
 
 
 def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> Report:
@@ -145,21 +149,22 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
     checks = [c for c in all_checks() if c.applies(lab)]
     shares = sum(c.share for c in checks)
     hung = 0
-    first: Iterator[Case] | None = None
+    sizes, first = checks[0], iter(())
     for c in checks:
         left = seconds - (now() - began)
         until = now() + max(0.05, left * c.share / shares)
         shares -= c.share
         progress(f"{lab.name}: {c.name}")
         cases: Iterator[Case] = c.cases(lab) if one is None else iter([one])
-        first = first or cases
+        if c.name == SIZES:
+            sizes, first = c, cases
         hung += _looked(lab, c, cases, until, report)
-        if hung >= _HUNG or (report.findings and now() - began > 2 * seconds):
+        if hung >= _HUNG or (report.findings and now() - began > seconds + 2 * _PATIENCE):
             lab.notes.append("the other checks were left out, for there are findings enough")
             break
     else:
-        if not report.findings and first is not None and one is None:  # more sizes, in the time that is left
-            _looked(lab, checks[0], first, began + seconds, report)
+        if not report.findings and one is None:  # more sizes, in the time that is left
+            _looked(lab, sizes, first, began + seconds, report)
     if lab.tried == 0:
         lab.notes.append("no case could be made from the contract: give one with --case")
     report.calls, report.seconds = lab.tried, now() - began

@@ -16,8 +16,10 @@ from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab
 from accord.workbench.oracle import Expected
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "SIZES"]
 
+#: The check that goes on with any sizes while there is time.
+SIZES = "sizes"
 LENGTHS = (1_000, 10_000, 100_000)
 
 
@@ -154,7 +156,7 @@ def _strict(e: Expected) -> Expected:
 
 
 CHECKS = (
-    Check("sizes", _sizes, _twice, share=3.0, least=150),
+    Check(SIZES, _sizes, _twice, share=3.0, least=150),
     Check("values", _values, _special, share=1.5, least=50, every=True),
     Check("length", _long, _length, share=2.0, least=12),
     Check("tolerance", _tolerances, _telling, share=0.3),
