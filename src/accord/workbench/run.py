@@ -149,7 +149,7 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
     checks = [c for c in all_checks() if c.applies(lab)]
     shares = sum(c.share for c in checks)
     hung = 0
-    sizes, first = checks[0], iter(())
+    sizes, first = checks[0], iter(list[Case]())
     for c in checks:
         left = seconds - (now() - began)
         until = now() + max(0.05, left * c.share / shares)
@@ -163,7 +163,7 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
             lab.notes.append("the other checks were left out, for there are findings enough")
             break
     else:
-        if not report.findings and one is None:  # more sizes, in the time that is left
+        if not report.findings and one is None and now() < began + seconds:  # more sizes, in the time that is left
             _looked(lab, sizes, first, began + seconds, report)
     if lab.tried == 0:
         lab.notes.append("no case could be made from the contract: give one with --case")
@@ -179,7 +179,7 @@ def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report:
         try:
             found = check.examine(lab, case)
         except UnusableError:
-            continue
+            found = None
         report.checks[check.name] = report.checks.get(check.name, 0) + 1
         if found is not None and not _known(found, report.findings):
             report.findings.append(_smaller(lab, check, found))
