@@ -193,7 +193,8 @@ def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report:
 
 def _known(found: Finding, others: Sequence[Finding]) -> bool:
     """Whether another check has found the same."""
-    return any(f.clause == found.clause and f.faults == found.faults for f in others)
+    same = [f.faults for f in others if f.clause == found.clause]
+    return any(faults == found.faults or set(faults) & set(found.faults) for faults in same)
 
 
 def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:

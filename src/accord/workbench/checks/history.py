@@ -272,6 +272,8 @@ def _together(lab: Lab, case: Case) -> Finding | None:
         for k, outcome in enumerate(outcomes):
             trial = trials[k // _EACH]
             found = judged(lab, trial, outcome)
+            if found is not None and not lab.sound(trial):
+                return _state(settled(lab, trial, found, "after many"))
             if found is not None:
                 return finding(
                     lab, "execution.thread_safe", f"in {_THREADS} threads at once: {found.what}", faults=(20, 8),

@@ -110,6 +110,11 @@ def status_finding(lab: Lab, case: Case, outcome: Outcome) -> Finding | None:
             found=outcome.text,
             remedy="Check bounds, tails and null pointers.",
         )
+    if outcome.reply.get("error") == "MemoryError":
+        return finding(
+            lab, "process", "the kernel takes more and more memory", case=case, expected="memory for this call",
+            found=outcome.text, remedy="Scratch memory is declared as `workspace`; look for a size that is wrong.",
+        )  # fmt: skip
     if outcome.status == "refused":
         return finding(
             lab, _refused_clause(case), "the kernel refuses a call that its contract accepts",

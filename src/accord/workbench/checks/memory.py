@@ -80,7 +80,7 @@ def _strided(lab: Lab, case: Case) -> Finding | None:
     if not declared and outcome.status == "refused":
         return None
     found = judged(lab, trial, outcome)
-    if found is None or not lab.sound(trial):
+    if found is None or lab.knows(found) or not lab.sound(trial):
         return None
     accepted = "declared" if declared else "not declared, and has to be refused"
     return finding(
@@ -159,7 +159,7 @@ def _nulls(lab: Lab, case: Case) -> Finding | None:
     if not declared and outcome.status == "refused":
         return None
     found = judged(lab, trial, outcome)
-    if found is None or _wrong_anyway(lab, case.but(nulls=())):
+    if found is None or lab.knows(found) or _wrong_anyway(lab, case.but(nulls=())):
         return None
     names = ", ".join(case.nulls)
     return finding(
@@ -200,7 +200,7 @@ def _placed(lab: Lab, case: Case) -> Finding | None:
         found = judged(lab, trial, lab.call(trial, subject)) or judged(lab, trial, lab.call(trial, subject))
     finally:
         subject.child.close()
-    if found is None or not lab.sound(trial):
+    if found is None or lab.knows(found) or not lab.sound(trial):
         return None
     return finding(
         lab, "execution.in_place", f"in place: {found.what}", faults=(5, 34), case=case,
