@@ -56,6 +56,8 @@ class Nursery:
     """The parent's side."""
 
     def __init__(self) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise AccordError("kernels can be checked on Linux only", found=sys.platform)
         ours, theirs = socket.socketpair()
         environment = {
             **os.environ,
@@ -65,7 +67,7 @@ class Nursery:
         }
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "accord.workbench.nursery", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "accord.workbench.nursery", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 env=environment,
                 stdin=subprocess.DEVNULL,
