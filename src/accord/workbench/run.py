@@ -30,6 +30,8 @@ _SHRINKING = 1.0
 #: Seconds by which a check may be late for the cases that it has to look at.
 _PATIENCE = 6.0
 _HUNG = 1
+#: What findings say whose calls are not to be repeated.
+_ENDLESS = ("does not end", "more and more memory")
 #: Elements of an input of a case that is given.
 _MOST = 1 << 26
 
@@ -183,7 +185,7 @@ def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report:
         report.checks[check.name] = report.checks.get(check.name, 0) + 1
         if found is not None and not _known(found, report.findings):
             report.findings.append(_smaller(lab, check, found))
-            hung += "does not end" in found.what
+            hung += found.clause == "process" and any(words in found.what for words in _ENDLESS)
             if not check.every or found.clause in ("process", "memory"):
                 break
         if now() > until and (count >= check.least or now() > until + _PATIENCE):
@@ -199,7 +201,7 @@ def _known(found: Finding, others: Sequence[Finding]) -> bool:
 
 def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:
     """The finding with the smallest case that still shows it."""
-    if found.case is None or "does not end" in found.what:
+    if found.case is None or any(words in found.what for words in _ENDLESS):
         return found
     until = now() + _SHRINKING
     progress = True

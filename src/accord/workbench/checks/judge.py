@@ -61,12 +61,13 @@ def settled(lab: Lab, trial: Trial, found: Finding | None, when: str = "after ot
     """The same finding, or one about state where the call is right in a process of its own."""
     if found is None or "does not end" in found.what or "printed" in found.what:
         return found
-    alone = lab.fresh()
-    try:
-        if any(judged(lab, trial, lab.call(trial, alone)) is not None for _ in range(3)):
-            return found
-    finally:
-        alone.child.close()
+    for _ in range(2):
+        alone = lab.fresh()
+        try:
+            if judged(lab, trial, lab.call(trial, alone)) is not None:
+                return found
+        finally:
+            alone.child.close()
     return finding(
         lab, "scheduling.stateless", f"the result depends on earlier calls: {when}, {found.what}", faults=(7, 8, 43),
         case=trial.case, expected=found.expected, found=found.found,
