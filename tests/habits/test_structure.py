@@ -28,6 +28,7 @@ ROOMS = [
     ["runtime"],
     ["profile"],
     ["doctor"],
+    ["workbench"],
     ["onnx_backend", "demo"],
     ["cli"],
     ["__main__"],

@@ -62,16 +62,24 @@ class CallKernel(BoundKernel):
 class WriteKernel(BoundKernel):
     """A kernel that writes into memory that it is given."""
 
+    def __call__(self, *call: Any, **named: Any) -> None:
+        """Compute; arguments as of :meth:`prepared`.
+
+        Raises:
+            KernelError: it returned a status other than 0.
+        """
+        self.prepared(*call, **named)()
+
     @abstractmethod
-    def __call__(
+    def prepared(
         self,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
         attributes: Mapping[str, Any],
         workspace: Array | None = None,
         stream: Any = None,
-    ) -> None:
-        """Compute.
+    ) -> Callable[[], None]:
+        """A call that can be made any number of times, with as little as possible of Python in between.
 
         Args:
             inputs: In order; None for one that is absent. Their strides and addresses are given to the kernel as they
@@ -80,9 +88,6 @@ class WriteKernel(BoundKernel):
             attributes: All of them, by name.
             workspace: uint8 memory of :func:`workspace_bytes`; None where none is declared.
             stream: Where it runs, on a GPU.
-
-        Raises:
-            KernelError: it returned a status other than 0.
         """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,19 +68,23 @@ class LibraryKernel(WriteKernel):
         address = function_address(kernel.code, types, contract.semantic.qualified_name)
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, *map(_ctype, self._slots))(address)
 
-    def __call__(
+    def prepared(
         self,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
         attributes: Mapping[str, Any],
         workspace: Array | None = None,
         stream: Any = None,
-    ) -> None:
+    ) -> Callable[[], None]:
         """See :class:`~accord.kernels.bound.WriteKernel`."""
         arguments = self.arguments(inputs, outputs, attributes, workspace, stream)
-        status = self._function(*arguments)
-        if status:
-            raise KernelError(status_message(status), status, op=self.contract.semantic.qualified_name)
+
+        def call() -> None:
+            status = self._function(*arguments)
+            if status:
+                raise KernelError(status_message(status), status, op=self.contract.semantic.qualified_name)
+
+        return call
 
     def arguments(
         self,
@@ -90,7 +94,7 @@ class LibraryKernel(WriteKernel):
         workspace: Array | None,
         stream: Any,
     ) -> list[Any]:
-        """What :meth:`__call__` gives to the function."""
+        """What :meth:`prepared` gives to the function."""
         s = self.contract.semantic
         ports = [*zip(s.inputs, inputs, strict=False), *zip(s.outputs, outputs, strict=False)]
         lead = next(
