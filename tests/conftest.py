@@ -5,10 +5,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 os.environ.setdefault("ACCORD_CACHE", str(Path(tempfile.gettempdir()) / f"accord-tests-{os.getuid()}"))
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "cli")]
-
-import pytest
 
 
 @pytest.fixture

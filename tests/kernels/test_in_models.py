@@ -9,7 +9,7 @@ import pytest
 import accord
 from accord.backends.protocol import NativeKernel
 from accord.contract.registry import user_contracts
-from accord.errors import AccordError, ContractError, ExecutionError
+from accord.errors import AccordError, ContractError, ExecutionError, InputError
 from accord.expr.lang import call
 from builders import model, node
 
@@ -35,6 +35,17 @@ int32_t strided(const float *x, float *y, int64_t N, int64_t D, int64_t sx0, int
                 void *stream) {
     for (int64_t n = 0; n < N; n++)
         for (int64_t d = 0; d < D; d++) y[n * sy0 + d * sy1] = 2 * x[n * sx0 + d * sx1];
+    return 0;
+}
+"""
+
+
+PAIR = """
+#include <stdint.h>
+int32_t pair(const float *x, const float *b, float *y, int64_t N, int64_t D, int64_t x0, int64_t x1, int64_t b0,
+             int64_t y0, int64_t y1, void *stream) {
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t d = 0; d < D; d++) y[n * y0 + d * y1] = 2 * x[n * x0 + d * x1] + 0 * b[d * b0];
     return 0;
 }
 """
@@ -308,3 +319,40 @@ def test_a_c_function_that_declares_an_epilogue_takes_what_follows(build, declar
         x, column, other = (rng.standard_normal(s).astype(F) for s in [(p, n, 6), (n, 1), (p, n, 21)])
         z = x @ np.linspace(-1, 1, 126).reshape(6, 21).astype(F) + np.linspace(-2, 2, 21).astype(F)
         np.testing.assert_allclose(m(x, column, other)[0], column / (1 + np.exp(-z)) + other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["c", "python", "reference"])
+def test_a_condition_that_only_a_run_can_tell_is_checked_then(build, kernel):
+    @accord.operator("shop::Twice")
+    def twice(x: Tensor["float32", "N", "D"], b: Tensor["float32", "D"]) -> Tensor["float32", "N", "D"]:
+        return x * 2
+
+    twice.constraint("N % 2 == 0 or D > 3", "D != 1")
+    if kernel == "c":
+        twice.execution(layouts=("contiguous", "strided")).library(build("pair", PAIR), "pair")
+    elif kernel == "python":
+        twice.python(lambda x, b: x * 2)
+    proto = model(
+        [node("Twice", ["x", "b"], ["y"], domain="shop")], {"x": (F, ["n", "d"]), "b": (F, ["e"])}, ["y"],
+        domains={"shop": 1},
+    )  # fmt: skip
+    m = accord.load(proto)
+    for n, d in [(2, 3), (3, 4), (4, 2)]:
+        assert (m(np.ones((n, d), F), np.ones(d, F))[0] == 2).all()
+    for n, d, condition in [(3, 3, "N % 2 == 0 or D > 3"), (2, 1, "D != 1")]:
+        with pytest.raises(InputError, match=f"condition '{condition}' does not hold"):
+            m(np.ones((n, d), F), np.ones(d, F))
+    with pytest.raises(InputError, match="sizes 'D' of the contract do not fit"):
+        m(np.ones((2, 4), F), np.ones(5, F))
+
+
+def test_a_kernel_that_needs_an_optional_input_is_not_taken_without():
+    @accord.operator("shop::Shift")
+    def shift(x: Tensor["float32", "N"], b: Tensor["float32", "N"] | None = None) -> Tensor["float32", "N"]:
+        return x if b is None else x + b
+
+    shift.python(name="with", execution={"nullable": ()})(lambda x, b: x + b + 10)
+    for names, expected in [(["x", "b"], 12), (["x"], 1)]:
+        proto = model([node("Shift", names, ["y"], domain="shop")], {n: (F, [3]) for n in names}, ["y"],
+                      domains={"shop": 1})  # fmt: skip
+        assert (accord.load(proto)(*[np.ones(3, F)] * len(names))[0] == expected).all()

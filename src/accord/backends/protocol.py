@@ -105,10 +105,12 @@ class HostKernel(ABC):
     Attributes:
         name: For people.
         reads: Indices of the inputs that :meth:`run` looks at; None means all. Others are given as None.
+        declared: A user's contract says what it takes, so the plan sees to it that the sizes are as it says.
     """
 
     name: str = "host"
     reads: tuple[int, ...] | None = None
+    declared: bool = False
 
     @abstractmethod
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:

@@ -63,6 +63,9 @@ def refusal(contract: Contract, kernel: KernelDeclaration, bound: Bound) -> Reas
                 return Reason(f"the dtype of {variable} is not known")
         elif found not in allowed:
             return Reason(f"it is not for {short_name(found)}")
+    missing = bound.absent - set((kernel.execution or contract.execution).nullable)
+    if missing:
+        return Reason(f"it needs input '{min(missing)}', which is not given")
     for condition in kernel.constraints:
         holds = evaluate_condition(condition, bound.sizes)
         if holds is None:

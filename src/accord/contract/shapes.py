@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accord.contract.dtypes import from_onnx
-from accord.contract.sizes import evaluate_condition, evaluate_size, names_in
+from accord.contract.sizes import evaluate_condition, evaluate_size, names_in, shortfall
 from accord.ir.dims import Dim, DimLike
 from accord.ir.facts import Fact, TensorFact
 
@@ -24,12 +24,14 @@ class Bound:
         sizes: Sizes by name, and integer attributes.
         types: Type variable → ONNX type, where it is known.
         lead: The axes that "..." stands for; None where there are none.
+        absent: Names of optional inputs that are not given.
     """
 
     def __init__(self) -> None:
         self.sizes: dict[str, DimLike] = {}
         self.types: dict[str, str] = {}
         self.lead: tuple[DimLike, ...] | None = None
+        self.absent: frozenset[str] = frozenset()
 
 
 def bind(s: Semantic, n: Inference) -> Bound:
@@ -39,6 +41,7 @@ def bind(s: Semantic, n: Inference) -> Bound:
         ModelError: the node gives what the declaration does not take.
     """
     bound = Bound()
+    bound.absent = frozenset(p.name for i, p in enumerate(s.inputs) if p.option == "optional" and not n.has(i))
     for a in s.attributes.values():
         value = n.attr(a.name, a.default)
         if isinstance(value, int):
@@ -89,7 +92,10 @@ def _bind_size(n: Inference, env: dict[str, DimLike], name: str, size: Size, act
         n.require(
             expected == actual, f"size '{size}' of input '{name}' differs", expected=expected, found=actual, value=i
         )
-    elif isinstance(size, str) and size.isidentifier() and isinstance(expected, Dim):
+        return
+    if expected is not None:
+        n.agree(actual, expected, f"sizes '{size}' of the contract")
+    if isinstance(size, str) and size.isidentifier() and isinstance(expected, Dim):
         env[size] = actual if isinstance(actual, int) else expected
 
 
@@ -112,6 +118,10 @@ def output_facts(contract: Contract, n: Inference) -> Sequence[Fact]:
     failed = failed_condition(s.constraints, bound.sizes)
     if failed is not None:
         raise n.error(f"the contract's condition '{failed[0]}' does not hold", found=failed[1])
+    for condition in s.constraints:
+        apart = None if evaluate_condition(condition, bound.sizes) else shortfall(condition, bound.sizes)
+        if apart is not None:
+            n.agree(apart, 0, "sizes", condition=condition)
     return [TensorFact(_output_dtype(p.type, bound), _output_shape(p.sizes, bound, n)) for p in s.outputs]
 
 

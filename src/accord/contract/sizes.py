@@ -12,7 +12,7 @@ from accord.errors import ContractError
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 
-__all__ = ["evaluate_condition", "evaluate_size", "names_in", "parse"]
+__all__ = ["evaluate_condition", "evaluate_size", "names_in", "parse", "shortfall"]
 
 _FUNCTIONS: dict[str, Callable[..., DimLike]] = {"min": D.minimum, "max": D.maximum, "ceildiv": D.ceildiv}
 
@@ -117,6 +117,48 @@ def _truth(node: ast.expr, env: Mapping[str, DimLike]) -> bool | None:
             return False
         return None if None in results else True
     raise ContractError(f"'{ast.unparse(node)}' is no condition", expected="a comparison")
+
+
+def shortfall(text: str, env: Mapping[str, DimLike]) -> DimLike | None:
+    """A size that is 0 exactly where a condition holds, and positive where it does not.
+
+    None if a name in it has no value.
+    """
+    try:
+        return _shortfall(parse(text), env, holds=True)
+    except KeyError:
+        return None
+
+
+def _shortfall(node: ast.expr, env: Mapping[str, DimLike], *, holds: bool) -> DimLike:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _shortfall(node.operand, env, holds=not holds)
+    if isinstance(node, ast.BoolOp):
+        parts = [_shortfall(v, env, holds=holds) for v in node.values]
+        return _joined(parts, every=isinstance(node.op, ast.And) == holds)
+    if isinstance(node, ast.Compare):
+        values = [_size(v, env) for v in (node.left, *node.comparators)]
+        pairs = zip(node.ops, values, values[1:], strict=False)
+        return _joined([_distance(op, a, b, holds=holds) for op, a, b in pairs], every=holds)
+    raise ContractError(f"'{ast.unparse(node)}' is no condition", expected="a comparison")
+
+
+def _joined(parts: list[DimLike], *, every: bool) -> DimLike:
+    total = parts[0]
+    for p in parts[1:]:
+        total = total + p if every else total * p
+    return total
+
+
+def _distance(op: ast.cmpop, a: DimLike, b: DimLike, *, holds: bool) -> DimLike:
+    gap = a - b
+    if isinstance(op, (ast.Eq, ast.NotEq)):
+        apart = D.minimum(gap * gap, 1)
+        return apart if isinstance(op, ast.Eq) == holds else 1 - apart
+    if isinstance(op, (ast.Gt, ast.GtE)):
+        gap = gap * -1
+    strict = isinstance(op, (ast.Lt, ast.Gt))
+    return D.maximum(gap + strict, 0) if holds else D.maximum(gap * -1 + (not strict), 0)
 
 
 def _compare(op: ast.cmpop, a: DimLike, b: DimLike) -> bool | None:

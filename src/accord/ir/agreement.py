@@ -17,12 +17,14 @@ class Agreement:
         other: One that it must equal.
         what: "inner sizes", in the plural, for messages.
         ones: ``other`` may be 1 as well: it is broadcast.
+        condition: The condition of a contract that holds if they agree, for messages.
     """
 
     size: DimLike
     other: DimLike
     what: str
     ones: bool = False
+    condition: str = ""
 
     def holds(self, size: int, other: int) -> bool:
         """True if these values agree."""

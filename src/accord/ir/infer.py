@@ -134,7 +134,7 @@ class Inference:
         if found is not None:
             found(self)
 
-    def agree(self, size: DimLike, other: DimLike, what: str, *, ones: bool = False) -> None:
+    def agree(self, size: DimLike, other: DimLike, what: str, *, ones: bool = False, condition: str = "") -> None:
         """State that the rule's result is right only if two sizes agree, see :class:`Agreement`.
 
         A rule that refuses integers that differ states the same for symbols: a kernel that was made for the result
@@ -144,7 +144,7 @@ class Inference:
         if stated is None or (isinstance(size, int) and isinstance(other, int)):
             return
         if size != other and not (ones and other == 1):
-            stated.append(Agreement(size, other, what, ones))
+            stated.append(Agreement(size, other, what, ones, condition))
 
     def error(
         self, message: str, *, expected: Any = None, found: Any = None, value: int | None = None

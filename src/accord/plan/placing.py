@@ -420,8 +420,12 @@ class PlacedGraph:
             n.reads = kernel.reads
 
     def _agreements(self, node: ir.Node, placed: Placed) -> tuple[Agreement, ...]:
-        """What must hold for machine code to stay inside its operands; other kernels look for themselves."""
-        if not isinstance(placed.placement.kernel, NativeKernel) and not placed.aliases:
+        """What must hold for machine code to stay inside its operands, and what users' contracts ask for.
+
+        Other kernels look for themselves.
+        """
+        kernel = placed.placement.kernel
+        if not isinstance(kernel, NativeKernel) and not placed.aliases and not getattr(kernel, "declared", False):
             return ()
         return tuple(dict.fromkeys(self.analyzer.agreements(node)))
 

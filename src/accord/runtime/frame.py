@@ -376,6 +376,13 @@ class Frame:
 
 def disagreement(agreement: Agreement, step: Step, size: int, other: int) -> InputError:
     """The error of a node two sizes of which do not fit each other."""
+    if agreement.condition:
+        return InputError(
+            f"the contract's condition '{agreement.condition}' does not hold for these inputs",
+            node=step.placement.node,
+            op=step.placement.op,
+            remedy="Give inputs of other sizes.",
+        )
     return InputError(
         f"{agreement.what} do not fit each other",
         node=step.placement.node,

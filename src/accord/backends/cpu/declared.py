@@ -340,6 +340,8 @@ class DeclaredHostKernel(HostKernel):
         choice: The kernel.
     """
 
+    declared = True
+
     def __init__(self, view: NodeView, choice: Choice) -> None:
         self.name = f"{choice.contract.semantic.qualified_name} ({choice.kernel.name})"
         self._bound = bind_kernel(choice.contract, choice.kernel, choice.bound.types)

@@ -34,6 +34,7 @@ class _ContractKernel(HostKernel):
     """The reference that a user's contract declares."""
 
     name = "user reference"
+    declared = True
 
     def __init__(self, reference: Any, attributes: dict[str, Any]) -> None:
         self._reference = reference
