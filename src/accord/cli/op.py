@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from accord.cli import op_bench
 from accord.cli.common import Screen, Verb, WithExamples, line, plural, table, wrong_use
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class _Group(WithExamples, click.Group):
 @click.group("op", cls=_Group, examples=(*_LIST_EXAMPLES[:2], *_SHOW_EXAMPLES[:2]))
 def command() -> None:
     """Show the contracts of operators."""
+
+
+command.add_command(op_bench.command)
 
 
 @command.command("list", cls=Verb, examples=_LIST_EXAMPLES)

@@ -85,6 +85,20 @@ class WriteKernel(BoundKernel):
             KernelError: it returned a status other than 0.
         """
 
+    def prepared(
+        self,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        attributes: Mapping[str, Any],
+        workspace: Array | None = None,
+        stream: Any = None,
+    ) -> Callable[[], None]:
+        """The same call again and again, on this memory: what follows from the arguments is worked out once.
+
+        Args and errors are those of :meth:`__call__`; the arrays must outlive what is returned.
+        """
+        return functools.partial(self, inputs, outputs, attributes, workspace, stream)
+
 
 class _PythonKernel(CallKernel):
     def __call__(self, inputs: Sequence[Array | None], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
