@@ -16,16 +16,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from accord.contract.contract import Contract
 from accord.contract.serial import as_contract
 from accord.errors import AccordError, CompileError, ExecutionError
 from accord.profile.peaks import Peaks, bound, peaks
 from accord.workbench.machine import identity, versions
-from accord.workbench.worker import Worker
+from accord.workbench.remote import Remote
 
 __all__ = ["PEERS", "RUNS", "Session", "Wanted", "measure", "quantile", "summary"]
+
+#: Called with what comes next.
+Advance: TypeAlias = Callable[[str], None]
 
 RUNS: Final = 1000
 #: Other runtimes, in the order of the table.
@@ -38,6 +41,10 @@ _AUDITS = 2
 _PAUSE = 0.02
 #: A bandwidth above that of memory by more than this came from a cache.
 _ABOVE = 1.02
+
+
+def _silent(text: str) -> None:
+    del text
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +161,8 @@ class Session:
             if wrong is not None:
                 raise ExecutionError(f"{label} is wrong: {wrong}", remedy="`accord op check` finds the smallest input.")
 
-    def _worker(self, name: str) -> Worker:
-        worker = Worker(name, self.folder, self.wanted.threads)
+    def _worker(self, name: str) -> Remote:
+        worker = Remote(name, self.folder, self.wanted.threads)
         self._stack.callback(worker.close)
         return worker
 
@@ -177,7 +184,7 @@ class Opened:
     label: str
     what: str
     name: str
-    worker: Worker
+    worker: Remote
     first: dict[str, Any]
     warmed: dict[str, Any]
     times: dict[str, list[float]] = field(default_factory=lambda: {"warm": [], "cold": []})
@@ -215,7 +222,7 @@ def measure(
     kernels: Sequence[str] = (),
     runs: int = RUNS,
     others: Sequence[str] = PEERS,
-    advance: Callable[[str], None] = lambda text: None,
+    advance: Advance = _silent,
 ) -> dict[str, Any]:
     """Time an operator's kernels, and what else computes it.
 
@@ -365,13 +372,9 @@ def _result(
 
 
 def _work(opened: Sequence[Opened]) -> tuple[int | None, str | None]:
-    """Operations of a call and what they compute with, as the first candidate whose kernels say so."""
-    order = {"builtin": 0, "kernel": 1, "model": 2}
-    for o in sorted(opened, key=lambda o: order.get(o.what, 3)):
-        facts = o.warmed["facts"]
-        if facts.get("operations"):
-            return int(facts["operations"]), facts.get("dtype")
-    return None, None
+    """Operations of a call, and what they compute with: as the built-in says, else the most that a candidate's kernels say."""
+    said = [(o.what == "builtin", f["operations"], f["dtype"]) for o in opened if (f := o.warmed["facts"]).get("operations")]
+    return max(said, default=(False, None, None))[1:]
 
 
 def _figures(

@@ -111,9 +111,13 @@ class Runner:
         seconds = _ready(self.timed).warm_up() * 1e-9
         return {"seconds": seconds, "facts": self.candidate.facts}
 
-    def run(self, runs: int, cold: bool, audits: int) -> dict[str, Any]:
-        """Time some runs."""
+    def run(self, runs: int, cold: bool, audits: int, calibrate: bool = False) -> dict[str, Any]:
+        """Time some runs, and as many of each calibration kernel."""
         found = _ready(self.timed).block(runs, cold, audits)
+        if calibrate:
+            for kind in ("arithmetic", "copy"):
+                found[kind] = self._calibrated(kind, runs)
+            found["ended"] = CLOCK()
         _check_timers()
         return found
 
@@ -127,16 +131,15 @@ class Runner:
             self.calibrator = Calibrator.sized(nbytes, seconds, threads, _middle)
         return {"size": self.calibrator.size.data()}
 
-    def reference_run(self, kind: str, runs: int) -> dict[str, Any]:
-        """Time a calibration kernel."""
-        began, times = CLOCK(), []
+    def _calibrated(self, kind: str, runs: int) -> list[int]:
+        times = []
         for _ in range(3):
             self.calibrator.run(kind)
         for _ in range(runs):
             start = CLOCK()
             self.calibrator.run(kind)
             times.append(CLOCK() - start)
-        return {"began": began, "ended": CLOCK(), "times": times}
+        return times
 
 
 class _Timed:
@@ -315,7 +318,7 @@ def _ready(timed: _Timed | None) -> _Timed:
 # serving
 
 _FACTS = ("node", "op", "value", "expected", "found", "remedy")
-_REQUESTS = ("describe", "prepare", "judge", "open", "warm", "run", "calibrate", "reference_run")
+_REQUESTS = ("describe", "prepare", "judge", "open", "warm", "run", "calibrate")
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from accord import errors
 from accord.errors import AccordError, ExecutionError
 
-__all__ = ["Worker"]
+__all__ = ["Remote"]
 
 #: Seconds without an answer after which a process is taken to hang.
 LIMIT: Final = 120.0
@@ -26,7 +26,7 @@ _PART, _SECONDS = 0.1, 0.05
 _LINES = 5
 
 
-class Worker:
+class Remote:
     """A process that a candidate runs in.
 
     Args:
