@@ -34,7 +34,12 @@ _STYLES = {"pass": "green", "faster": "green", "fail": "red", "error": "red"}
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="File for the report as Markdown.")
 @click.pass_context
 def command(
-    ctx: click.Context, files: tuple[str, ...], baseline: Path, only: tuple[str, ...], update: bool, markdown: Path | None
+    ctx: click.Context,
+    files: tuple[str, ...],
+    baseline: Path,
+    only: tuple[str, ...],
+    update: bool,
+    markdown: Path | None,
 ) -> None:
     """Compare kernels with a baseline; a loss of p95 over 5 % that also exceeds the noise fails.
 
@@ -55,7 +60,9 @@ def command(
             raise wrong_use("the files declare no operator with a kernel for the CPU.")
         with screen.progress("measuring") as advance:
             data = gate.save(baseline, chosen, advance=advance)
-        screen.show(data, lambda console: line(console, f"{baseline}: {plural(len(data['entries']), 'entry', 'entries')}"))
+        screen.show(
+            data, lambda console: line(console, f"{baseline}: {plural(len(data['entries']), 'entry', 'entries')}")
+        )
         return
     with screen.progress("measuring") as advance:
         report = gate.gate(baseline, files, keys=only, advance=advance)

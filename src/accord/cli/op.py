@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from accord.cli import op_bench
+from accord.cli import op_bench, op_docs, op_gates
+from accord.cli.check import check_command
 from accord.cli.common import Screen, Verb, WithExamples, line, plural, table, wrong_use
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,13 +30,17 @@ class _Group(WithExamples, click.Group):
 
 @click.group("op", cls=_Group, examples=(*_LIST_EXAMPLES[:2], *_SHOW_EXAMPLES[:2]))
 def command() -> None:
-    """Show the contracts of operators."""
+    """Show the contracts of operators, and check their kernels."""
 
 
+command.add_command(check_command)
 command.add_command(op_bench.command)
+command.add_command(op_docs.command)
+command.add_command(op_gates.command)
 
 
 @command.command("list", cls=Verb, examples=_LIST_EXAMPLES)
+@load_option
 @click.option("--domain", help="Only operators of this domain; ai.onnx is ONNX's own.")
 @click.option("--filter", "pattern", default="", metavar="REGEX", help="Only operators whose name matches.")
 @click.pass_obj
@@ -77,6 +83,7 @@ def list_command(screen: Screen, domain: str | None, pattern: str) -> None:
 
 @command.command("show", cls=Verb, examples=_SHOW_EXAMPLES)
 @click.argument("name")
+@load_option
 @click.option("--opset", type=click.IntRange(1), help="Version of the operator's domain. [default: the newest]")
 @click.pass_obj
 def show_command(screen: Screen, name: str, opset: int | None) -> None:

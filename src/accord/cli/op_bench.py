@@ -10,22 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accord.cli.common import FAILED, Screen, Verb, line, seconds_text, size_text, table, wrong_use
+from accord.cli.sources import files_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["command", "load_option", "operator_options", "parse_attributes", "parse_sizes"]
-
-
-def load_option(function: Any) -> Any:
-    """Add ``--load``; the function is given ``load``, texts."""
-    return click.option(
-        "--load",
-        multiple=True,
-        metavar="FILE",
-        type=click.Path(exists=True, dir_okay=False),
-        help="Python file that declares operators; repeatable.",
-    )(function)
+__all__ = ["command", "operator_options", "parse_attributes", "parse_sizes"]
 
 
 def operator_options(function: Any) -> Any:
@@ -82,7 +72,7 @@ def parse_attributes(texts: Sequence[str]) -> dict[str, Any]:
     ),
 )
 @click.argument("name")
-@load_option
+@files_option
 @click.option("--kernel", "kernels", multiple=True, metavar="K", help="Only this kernel; repeatable.")
 @operator_options
 @click.option("--runs", type=click.IntRange(20), default=1000, show_default=True, help="Timed runs of each candidate.")
@@ -93,7 +83,7 @@ def parse_attributes(texts: Sequence[str]) -> dict[str, Any]:
 def command(
     ctx: click.Context,
     name: str,
-    load: tuple[str, ...],
+    files: tuple[str, ...],
     kernels: tuple[str, ...],
     sizes: tuple[str, ...],
     attribute: tuple[str, ...],
@@ -118,7 +108,7 @@ def command(
     for other in others:
         if other not in PEERS:
             raise wrong_use(f"--against {other}: there are {', '.join(PEERS)}.")
-    wanted = Wanted(name, load, parse_sizes(sizes), parse_attributes(attribute), dtype, seed, threads)
+    wanted = Wanted(name, files, parse_sizes(sizes), parse_attributes(attribute), dtype, seed, threads)
     with screen.progress(f"measuring {name}") as advance:
         data = measure(wanted, kernels=kernels, runs=runs, others=others, advance=advance)
     if save is not None and not data["failed"]:
@@ -156,7 +146,10 @@ def _draw(console: Console, data: Mapping[str, Any]) -> None:
     titles = ("candidate", ">p50", ">p95", ">p99", ">cold p50", ">cold p95", ">speed", ">warm GB/s", ">of roofline",
               ">cold GB/s", ">load + first call")  # fmt: skip
     table(console, f"{data['runs']} runs each, threads: {data['threads']}", titles, rows)
-    line(console, "speed: against the built-in, 1 is as fast. GB/s: bytes of inputs and outputs, and where they came from.")
+    line(
+        console,
+        "speed: against the built-in, 1 is as fast. GB/s: bytes of inputs and outputs, and where they came from.",
+    )
     if data["peaks"] is not None and data["peaks"]["disturbed"]:
         line(console, "the machine was busy while its peaks were measured: shares are uncertain", style="yellow")
     for s in data["not_measured"]:

@@ -1,1 +1,1 @@
-"""For authors of operators: what proves a kernel against its contract, measures it, guards and documents it."""
+"""Proving kernels against their contracts, and measuring, guarding and documenting them."""

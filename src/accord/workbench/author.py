@@ -168,9 +168,7 @@ class Author:
         return why
 
 
-def difference(
-    expected: Sequence[Array], actual: Sequence[Array], tolerance: Mapping[str, Tolerance]
-) -> str | None:
+def difference(expected: Sequence[Array], actual: Sequence[Array], tolerance: Mapping[str, Tolerance]) -> str | None:
     """How outputs differ from what is expected, by the tolerance of their dtype; None if they agree."""
     if len(actual) < len(expected):
         return f"{len(actual)} outputs where {len(expected)} are expected"

@@ -6,15 +6,15 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from accord.errors import AccordError, InputError
+from accord.errors import InputError
 from accord.workbench.machine import identity, versions
 from accord.workbench.measure import Wanted
+from accord.workbench.records import write_json
 
 __all__ = ["FORMAT", "Baseline", "BaselineError", "Entry", "KINDS", "Samples", "key_of", "read", "write"]
 
@@ -158,19 +158,7 @@ def write(path: Path, baseline: Baseline) -> None:
         "entries": {k: _data(e, folder) for k, e in sorted(baseline.entries.items())},
     }
     data["checksum"] = _checksum(data)
-    try:
-        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=1)
-                file.write("\n")
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise AccordError(f"the baseline '{path}' cannot be written: {error.strerror or error}") from error
+    write_json(path, data)
 
 
 def _checksum(data: Mapping[str, Any]) -> str:

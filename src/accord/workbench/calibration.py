@@ -91,7 +91,9 @@ class Calibrator:
             self.run("copy")
 
     @classmethod
-    def sized(cls, nbytes: int, seconds: float, threads: int, timed: Callable[[Callable[[], None]], float]) -> Calibrator:
+    def sized(
+        cls, nbytes: int, seconds: float, threads: int, timed: Callable[[Callable[[], None]], float]
+    ) -> Calibrator:
         """Calibration kernels that take about as long as a kernel.
 
         Args:
@@ -112,9 +114,7 @@ class Calibrator:
         self._programs[kind].run()
 
 
-def _program(
-    code: KernelCode, params: tuple[int, ...], operands: list[Array], tasks: int, threads: int
-) -> CpuProgram:
+def _program(code: KernelCode, params: tuple[int, ...], operands: list[Array], tasks: int, threads: int) -> CpuProgram:
     table = np.array([a.ctypes.data for a in operands], np.int64)
     return CpuProgram([(Phase(code, tuple(range(len(operands))), ()), Launch(params, tasks))], [table], threads)
 

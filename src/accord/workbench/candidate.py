@@ -54,7 +54,7 @@ def open_candidate(spec: Mapping[str, Any], contract: Contract | None, folder: P
     """Make a candidate.
 
     Args:
-        spec: ``what``: "kernel", "model", "builtin", "reference" or "peer"; ``name``: of the kernel or peer; ``model``:
+        spec: ``what``: "kernel", "model", "builtin", "reference", "profile" or "peer"; ``name``: of the kernel or peer; ``model``:
             the file of a peer or built-in; ``attributes``, ``types``, ``threads``.
         contract: Of the operator; not needed for peers.
         folder: Where the models are.
@@ -146,6 +146,10 @@ class _Runtime(Candidate):
         what = spec["what"]
         source = (folder / spec.get("model", "own.onnx")).read_bytes()
         options = Options(threads=spec["threads"], reference=what == "reference", choices=None)
+        if what == "profile":  # with whichever kernel the runtime chooses
+            self.model = Model(source, options)
+            self.facts["profile"] = []
+            return
         kernels = [contract.kernel(spec["name"])] if what in ("kernel", "model") else []
         with with_kernels(contract, kernels):
             self.model = Model(source, options)
@@ -161,6 +165,11 @@ class _Runtime(Candidate):
         from accord.runtime.watch import Collector, watched
 
         feed = {f"x{i}": x for i, x in enumerate(inputs) if x is not None}
+        if self.facts.get("profile") == []:
+            from accord.profile.profile import profile
+
+            steps = profile(self.model, feed, runs=20).steps
+            self.facts["profile"] = [{"op": s.op, "kernel": s.kernel, "median": s.median} for s in steps]
         if "operations" not in self.facts:
             executor, values = self.model.executor_for(feed)
             collector = Collector(observe)

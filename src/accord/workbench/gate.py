@@ -235,9 +235,7 @@ def compare(entry: Entry, *, advance: Advance = lambda text: None) -> dict[str, 
 # the gate
 
 
-def save(
-    path: Path, chosen: Iterable[tuple[Wanted, str]], *, advance: Advance = lambda text: None
-) -> dict[str, Any]:
+def save(path: Path, chosen: Iterable[tuple[Wanted, str]], *, advance: Advance = lambda text: None) -> dict[str, Any]:
     """Measure kernels and write them to a baseline, beside what it has.
 
     Args:

@@ -1,56 +1,29 @@
-"""Operators from Python files: ``--load FILE``."""
+"""Finding operators by name, and those that files declare."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from accord.contract.contract import Contract
 from accord.contract.registry import contract_for, user_contracts
-from accord.errors import ContractError
+from accord.contract.sources import load_file
 
 __all__ = ["find_contract", "load_files", "newest"]
 
 
 def load_files(paths: Sequence[str | Path]) -> list[Contract]:
-    """Run Python files that declare operators.
+    """The contracts that Python files declare.
 
     Args:
-        paths: Of the files; each is imported as a module of its own, with its folder on the path.
-
-    Returns:
-        The contracts that they declare.
+        paths: Of the files; each is imported.
 
     Raises:
         ContractError: a file is not there, or raises.
     """
     before = {id(c) for c in user_contracts()}
-    for given in paths:
-        path = Path(given).resolve()
-        if not path.is_file():
-            raise ContractError(f"there is no file '{given}'", remedy="Correct the path.")
-        name = f"accord_loaded_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-        if name in sys.modules:
-            continue
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ContractError(f"'{given}' is no Python file", expected="a file that ends with .py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        sys.path.insert(0, str(path.parent))
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[name]
-            raise ContractError(
-                f"'{given}' cannot be loaded: {type(error).__name__}: {error}",
-                remedy=f"Run `python {given}` to see where.",
-            ) from error
-        finally:
-            sys.path.remove(str(path.parent))
+    for path in paths:
+        load_file(path)
     return [c for c in user_contracts() if id(c) not in before]
 
 

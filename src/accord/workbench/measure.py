@@ -137,7 +137,9 @@ class Session:
             "threads": self.wanted.threads,
         }
         try:
-            found = worker.call("open", load=list(self.wanted.load), op=self.contract.semantic.qualified_name, spec=spec, key=key)
+            found = worker.call(
+                "open", load=list(self.wanted.load), op=self.contract.semantic.qualified_name, spec=spec, key=key
+            )
             self.judge(label, [key])
             return Opened(label, what, name, worker, found, worker.call("warm"))
         except BaseException:
@@ -373,7 +375,9 @@ def _result(
 
 def _work(opened: Sequence[Opened]) -> tuple[int | None, str | None]:
     """Operations of a call, and what they compute with: as the built-in says, else the most that a candidate's kernels say."""
-    said = [(o.what == "builtin", f["operations"], f["dtype"]) for o in opened if (f := o.warmed["facts"]).get("operations")]
+    said = [
+        (o.what == "builtin", f["operations"], f["dtype"]) for o in opened if (f := o.warmed["facts"]).get("operations")
+    ]
     return max(said, default=(False, None, None))[1:]
 
 

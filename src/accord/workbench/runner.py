@@ -11,7 +11,9 @@ import time
 #: The clock, before anything else was imported.
 CLOCK = time.perf_counter_ns
 #: What must be the same afterwards: kernels that replace the clock are found by it, and by the other process's clock.
-_TIMERS = {n: getattr(time, n) for n in dir(time) if n.startswith(("perf_counter", "monotonic", "time", "process_time"))}
+_TIMERS = {
+    n: getattr(time, n) for n in dir(time) if n.startswith(("perf_counter", "monotonic", "time", "process_time"))
+}
 
 import gc  # noqa: E402
 import json  # noqa: E402
@@ -80,6 +82,24 @@ class Runner:
     def judge(self, name: str) -> dict[str, Any]:
         """Judge what another process wrote."""
         return {"wrong": self.author.judge(name)}
+
+    def architectures(self) -> dict[str, Any]:
+        """Compile the kernels for GPUs, for every architecture; no GPU is needed."""
+        from importlib.util import find_spec
+
+        contract = _known(self.contract)
+        kernels = [k for k in contract.kernels if k.kind in ("triton", "cuda")]
+        if not kernels or find_spec("accord.kernels.architectures") is None:
+            return {"kernels": [k.name for k in kernels], "compiled": None}
+        from importlib import import_module
+
+        report = import_module("accord.kernels.architectures").compile_report
+        compiled = [
+            {"kernel": k.name, "architecture": c.architecture, "faults": list(c.faults), "spills": c.spills}
+            for k in kernels
+            for c in report(contract, k)
+        ]
+        return {"kernels": [k.name for k in kernels], "compiled": compiled}
 
     # the process that is timed
 
@@ -249,7 +269,10 @@ class _Timed:
 def _may_change(contract: Contract | None, i: int, x: Array) -> bool:
     """Whether other elements of the same input may take the place of some."""
     if x.dtype.kind not in "iub":
-        return contract is None or not contract.semantic.inputs[min(i, len(contract.semantic.inputs) - 1)].values.increasing
+        return (
+            contract is None
+            or not contract.semantic.inputs[min(i, len(contract.semantic.inputs) - 1)].values.increasing
+        )
     if contract is None or contract.semantic.examples is not None or i >= len(contract.semantic.inputs):
         return False  # indices, shapes, lengths: nobody knows which of them go together
     p = contract.semantic.inputs[i]
@@ -318,7 +341,7 @@ def _ready(timed: _Timed | None) -> _Timed:
 # serving
 
 _FACTS = ("node", "op", "value", "expected", "found", "remedy")
-_REQUESTS = ("describe", "prepare", "judge", "open", "warm", "run", "calibrate")
+_REQUESTS = ("describe", "prepare", "judge", "architectures", "open", "warm", "run", "calibrate")
 
 
 def _failure(error: Exception) -> dict[str, Any]:
