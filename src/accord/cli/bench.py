@@ -129,9 +129,9 @@ def _measure(
 ) -> dict[str, Any]:
     """Everything measured about one model."""
     from accord.cli.feeds import make_feed, sizable
-    from accord.workbench.peers import one_line, peer
     from accord.errors import BackendError
     from accord.profile.profile import roofline
+    from accord.workbench.peers import one_line, peer
 
     model = choices.compile(path, screen)
     names = sizable(model)

@@ -48,7 +48,7 @@ def command(ctx: click.Context, name: str | None, files: tuple[str, ...], out: P
         wrong = stale(made, out)
         data = {"folder": str(out), "documents": sorted(made), "stale": wrong}
         texts = [f"{out / n}: {why}" for n, why in wrong.items()] or [f"{len(made)} up to date"]
-        screen.show(data, lambda console: [line(console, t) for t in texts] and None)
+        screen.show(data, lambda console: line(console, "\n".join(texts)))
         if wrong:
             ctx.exit(FAILED)
         return

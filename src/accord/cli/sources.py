@@ -20,7 +20,7 @@ def files_option(function: F) -> F:
         "files",
         multiple=True,
         metavar="FILE",
-        help="A Python file that declares operators; repeatable. Those of installed packages are found by their domain.",
+        help="A Python file that declares operators; repeatable. Those of packages are found by their domain.",
     )(function)
 
 

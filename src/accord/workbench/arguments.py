@@ -193,22 +193,29 @@ def _size(size: int | str, env: Mapping[str, int], op: str) -> int:
 
 def draw(p: Parameter, shape: tuple[int, ...], dtype: Any, env: Mapping[str, int], rng: np.random.Generator) -> Array:
     """Values that an input may have."""
-    low, high = (evaluate_size(v, env) if isinstance(v, str) else v for v in (p.values.low, p.values.high))
+    low, high = (_bound(v, env) for v in (p.values.low, p.values.high))
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return np.asarray(rng.integers(0, 2, shape), bool)
     if kind.kind in "iu":
-        least = 0 if low is None else int(low)  # type: ignore[call-overload]
-        most = max(least, least + 9 if high is None else int(high))  # type: ignore[call-overload]
+        least = 0 if low is None else int(low)
+        most = max(least, least + 9 if high is None else int(high))
         values: Any = rng.integers(least, most, shape, endpoint=True)
     elif low is not None and high is not None:
-        values = rng.uniform(float(low), float(high), shape)  # type: ignore[arg-type]
+        values = rng.uniform(low, high, shape)
     else:
         values = rng.standard_normal(shape) * p.values.spread
         if low is not None:
-            values = float(low) + np.abs(values)  # type: ignore[arg-type]
+            values = low + np.abs(values)
         if high is not None:
-            values = float(high) - np.abs(values)  # type: ignore[arg-type]
+            values = high - np.abs(values)
     if p.values.increasing:
         values = np.sort(values, axis=-1)
     return np.asarray(values).astype(kind)
+
+
+def _bound(value: float | str | None, env: Mapping[str, int]) -> float | None:
+    if not isinstance(value, str):
+        return value
+    found = evaluate_size(value, env)
+    return found if isinstance(found, int) else None

@@ -25,7 +25,8 @@ def aligned(shape: Sequence[int], dtype: Any) -> Array:
     nbytes = kind.itemsize * int(np.prod(shape, dtype=np.int64))
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes].view(kind).reshape(shape)
+    found: Array = raw[start : start + nbytes].view(kind).reshape(shape)
+    return found
 
 
 def dtype_name(dtype: Any) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from accord.contract.choose import refusal
+from accord.contract.code import CudaCode, LibraryCode, PackedCode, TritonCode
 from accord.contract.contract import Contract, KernelDeclaration, Tolerance
 from accord.contract.registry import TOLERANCE, contract_for
 from accord.contract.shapes import Bound
@@ -243,22 +246,27 @@ def with_kernels(contract: Contract, kernels: Sequence[KernelDeclaration]) -> It
 
 
 def code_digest(contract: Contract, kernel: KernelDeclaration) -> str:
-    """A hash of a kernel's code: of the file that holds it, and of how it is declared."""
-    import hashlib
-    import inspect
-    import json
-
-    from accord.contract.serial import where
-
-    digest = hashlib.sha256(json.dumps([kernel.kind, where(kernel.code)], default=str).encode())
-    code = kernel.code
-    path = getattr(code, "path", None) or getattr(code, "module", None)
-    if path is None:
-        try:
-            digest.update(inspect.getsource(getattr(code, "fn", code)).encode())
-        except (OSError, TypeError):
-            digest.update(repr(code).encode())
-    elif Path(path).is_file():
-        digest.update(Path(path).read_bytes())
-    digest.update(contract.semantic.qualified_name.encode())
+    """A hash of a kernel's code: of the text of its function, or of the library that holds it."""
+    digest = hashlib.sha256(f"{contract.semantic.qualified_name} {kernel.name} {kernel.kind}".encode())
+    for code in kernel.code if isinstance(kernel.code, tuple) else (kernel.code,):
+        digest.update(_text(code))
     return digest.hexdigest()[:16]
+
+
+def _text(code: Any) -> bytes:
+    """What code consists of; nothing that depends on where it lies."""
+    if isinstance(code, LibraryCode):
+        return code.symbol.encode() + _content(code.path)
+    if isinstance(code, PackedCode):
+        return code.function.encode() + _content(code.module)
+    if isinstance(code, CudaCode):
+        return repr((code.source, code.entry, code.parameters, code.options)).encode()
+    function = code.kernel if isinstance(code, TritonCode) else code
+    try:
+        return inspect.getsource(getattr(function, "fn", function)).encode()
+    except (OSError, TypeError):  # typed in, or made at run time
+        return getattr(getattr(function, "__code__", None), "co_code", b"")
+
+
+def _content(path: str) -> bytes:
+    return Path(path).read_bytes() if Path(path).is_file() else b""

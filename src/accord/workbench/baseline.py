@@ -16,7 +16,7 @@ from accord.workbench.machine import identity, versions
 from accord.workbench.measure import Wanted
 from accord.workbench.records import write_json
 
-__all__ = ["FORMAT", "Baseline", "BaselineError", "Entry", "KINDS", "Samples", "key_of", "read", "write"]
+__all__ = ["FORMAT", "KINDS", "Baseline", "BaselineError", "Entry", "Samples", "key_of", "read", "write"]
 
 #: Of the file; raised when what it says is understood differently.
 FORMAT: Final = 1

@@ -17,7 +17,7 @@ from accord.workbench.arrays import Array, aligned
 from accord.workbench.author import DIRECT, with_kernels
 from accord.workbench.peers import peer
 
-__all__ = ["Candidate", "Call", "open_candidate"]
+__all__ = ["Call", "Candidate", "open_candidate"]
 
 
 class Call(ABC):
@@ -31,7 +31,7 @@ class Call(ABC):
     def outputs(self, result: Any) -> list[Any]:
         """The outputs of the last call, as they are."""
 
-    def poison(self) -> None:
+    def poison(self) -> None:  # noqa: B027  most calls make their outputs anew
         """Spoil the memory that the next call has to write."""
 
 
@@ -54,8 +54,8 @@ def open_candidate(spec: Mapping[str, Any], contract: Contract | None, folder: P
     """Make a candidate.
 
     Args:
-        spec: ``what``: "kernel", "model", "builtin", "reference", "profile" or "peer"; ``name``: of the kernel or peer; ``model``:
-            the file of a peer or built-in; ``attributes``, ``types``, ``threads``.
+        spec: ``what``: "kernel", "model", "builtin", "reference", "profile" or "peer"; ``name``: of the kernel or peer;
+            ``model``: the file of a peer or built-in; ``attributes``, ``types``, ``threads``.
         contract: Of the operator; not needed for peers.
         folder: Where the models are.
 

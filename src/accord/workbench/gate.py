@@ -100,10 +100,7 @@ def sample(
         for _ in range(processes):
             advance(f"{wanted.op}/{kernel}: process {len(opened) + 1} of {processes}")
             opened.append(session.open(f"kernel '{kernel}'", "kernel", kernel))
-            if calibration is None:
-                calibration = _calibrated(opened[0], session, wanted.threads, None)
-            else:
-                _calibrated(opened[-1], session, wanted.threads, calibration)
+            calibration = _calibrated(opened[-1], session, wanted.threads, calibration)
         took = statistics.median(o.warmed["seconds"] for o in opened)
         runs = max(_RUNS[0], min(_RUNS[1], int(_BLOCK_SECONDS / took)))
         blocks = max(_BLOCKS[0], min(_BLOCKS[1], int(_SECONDS / (3 * runs * took * processes))))
@@ -119,7 +116,7 @@ def sample(
                 kinds = {"kernel": answer["times"], "arithmetic": answer["arithmetic"], "copy": answer["copy"]}
                 found.append({n: quantile(t, 0.95) * 1e-9 for n, t in kinds.items()})
                 times += [t * 1e-9 for t in answer["times"]]
-        return Measured(samples, calibration, session.digests[kernel], summary(times))
+        return Measured(samples, calibration or {}, session.digests[kernel], summary(times))
 
 
 def _calibrated(o: Opened, session: Session, threads: int, size: dict[str, Any] | None) -> dict[str, Any]:
@@ -367,7 +364,7 @@ def markdown(report: dict[str, Any]) -> str:
         f"# Gate: {report['verdict']}",
         "",
         f"Baseline `{Path(report['baseline']).name}`, measured on {report['machine']['processor']}, "
-        f"{report['machine']['cores']} cores. A loss of p95 over {report['limit']:.0%} that also exceeds the noise fails.",
+        f"{report['machine']['cores']} cores. A loss of p95 over {report['limit']:.0%} and over the noise fails.",
         "",
         "| benchmark | verdict | p95 then | p95 now | loss | noise | machine | |",
         "|---|---|--:|--:|--:|--:|--:|---|",

@@ -125,7 +125,7 @@ def compiled(found: Sequence[Mapping[str, Any]]) -> Result:
     if not by_kernel:
         return UNKNOWN, ("nothing was compiled",)
     return PASS, tuple(
-        f"{kernel}: compiles within the limits of {', '.join(spills)}; most bytes spilt by a thread: {max(spills.values())}"
+        f"{kernel}: within the limits of {', '.join(spills)}; a thread spills at most {max(spills.values())} bytes"
         for kernel, spills in by_kernel.items()
     )
 
@@ -141,7 +141,7 @@ def _by_clause(reports: Sequence[Report], failure: str, clauses: Sequence[str]) 
     if failure:
         return UNKNOWN, (f"the check could not be run: {failure}",)
     findings = [
-        f"{f.kernel}: {f.clause}: {f.what}" for r in reports for f in r.findings if f.clause.startswith(clauses)
+        f"{f.kernel}: {f.clause}: {f.what}" for r in reports for f in r.findings if f.clause.startswith(tuple(clauses))
     ]
     if findings:
         return FAIL, tuple(findings)

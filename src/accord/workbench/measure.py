@@ -1,4 +1,4 @@
-"""``accord op bench``: times of an operator's kernels beside built-ins, compositions, the reference, and other runtimes.
+"""``accord op bench``: an operator's kernels beside built-ins, the composition, the reference, and other runtimes.
 
 Each candidate runs in a process of its own; this one imports no file of the user's and has the other clock. Candidates
 take turns, so that what else the machine does meets all of them, and are timed only after their outputs were found
@@ -374,7 +374,7 @@ def _result(
 
 
 def _work(opened: Sequence[Opened]) -> tuple[int | None, str | None]:
-    """Operations of a call, and what they compute with: as the built-in says, else the most that a candidate's kernels say."""
+    """Operations of a call, and what they compute with: as the built-in says, else the most that anybody says."""
     said = [
         (o.what == "builtin", f["operations"], f["dtype"]) for o in opened if (f := o.warmed["facts"]).get("operations")
     ]
