@@ -76,8 +76,8 @@ def main() -> int:
 def measure(name: str, threads: int, seconds: float) -> dict[str, Any]:
     """Median times of all runtimes on one model, in milliseconds, and how far their outputs are from Accord's."""
     import accord
-    from accord.workbench.peers import Runner, peer, take_turns
     from accord.errors import BackendError
+    from accord.workbench.peers import Runner, peer, take_turns
 
     entry = TABLE[name]
     content, feed = source(entry), make_feed(entry, 0)

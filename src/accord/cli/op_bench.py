@@ -97,9 +97,9 @@ def command(
     """Time the kernels of operator NAME.
 
     Beside them: the built-in operator of the same name, the composition and the reference through the runtime, and
-    other runtimes. Outputs are compared before times are taken; candidates take turns, each in a process of its own. "Warm"
-    times are those of the same inputs again and again, "cold" ones those of inputs that have left the caches. The first
-    call, which may compile, is no part of either.
+    other runtimes. Outputs are compared before times are taken; candidates take turns, each in a process of its own.
+    "Warm" times are those of the same inputs again and again, "cold" ones those of inputs that have left the caches.
+    The first call, which may compile, is no part of either.
     """
     from accord.workbench.measure import PEERS, Wanted, measure
 
