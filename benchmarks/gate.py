@@ -102,7 +102,7 @@ def repeat(folder: Path, kernel: str, extra: int) -> dict[str, Any]:
     r = report["benchmarks"][0]
     if r["verdict"] == "error":
         raise SystemExit(r["error"])
-    kept = {k: r[k] for k in ("verdict", "loss", "noise", "noise_now", "machine", "rounds", "processes")}
+    kept = {k: r[k] for k in ("verdict", "loss", "noise", "noise_now", "discord", "machine", "rounds", "processes")}
     return {"kernel": kernel, "planted": extra / 1000, **kept, "seconds": time.perf_counter() - began}
 
 

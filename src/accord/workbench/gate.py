@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -43,10 +43,12 @@ _SUSPECT: Final = 0.035
 _BASELINE_PROCESSES, _PROCESSES, _ROUNDS = 12, 8, 3
 #: Seconds of runs for one comparison; runs and blocks follow from how long one takes.
 _SECONDS = 2.5
-_BLOCK_SECONDS = 0.004
-_RUNS, _BLOCKS = (20, 100), (4, 30)
+_BLOCK_SECONDS = 0.001
+_RUNS, _BLOCKS = (20, 100), (4, 60)
 #: Splits into halves that are tried at most.
 _SPLITS = 1000
+#: Part of the blocks, the fastest, that are taken for undisturbed: whatever else runs can only make one slower.
+_QUIET = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,11 @@ def sample(
         if refused is not None:
             raise AccordError(f"kernel '{kernel}' cannot be measured here: {refused}", op=wanted.op)
         opened: list[Opened] = []
-        for _ in range(processes):
+        label = f"kernel '{kernel}'"
+        started = [session.start(label, steady=True) for _ in range(processes)]
+        for worker in started:
             advance(f"{wanted.op}/{kernel}: process {len(opened) + 1} of {processes}")
-            opened.append(session.open(f"kernel '{kernel}'", "kernel", kernel))
+            opened.append(session.open(label, "kernel", kernel, worker=worker))
             calibration = _calibrated(opened[-1], session, wanted.threads, calibration)
         took = statistics.median(o.warmed["seconds"] for o in opened)
         runs = max(_RUNS[0], min(_RUNS[1], int(_BLOCK_SECONDS / took)))
@@ -134,24 +138,27 @@ def losses(before: Samples, now: Samples) -> dict[str, float]:
     Returns:
         "arithmetic" and "copy": the kernel's change relative to that calibration kernel; "loss": the lesser of them.
     """
-    found = {kind: _middle(now, kind) - _middle(before, kind) for kind in ("arithmetic", "copy")}
+    found = {kind: _relative(now, kind) - _relative(before, kind) for kind in ("arithmetic", "copy")}
     return {**found, "loss": min(found.values())}
 
 
-def _middle(processes: Samples, kind: str) -> float:
-    """The median over processes of the median over blocks."""
-    return statistics.median(
-        statistics.median(math.log(b["kernel"] / b[kind]) for b in process) for process in processes
-    )
+def _relative(processes: Samples, kind: str) -> float:
+    """The logarithm of the kernel's time relative to a calibration kernel's; the median over processes."""
+    return statistics.median(_undisturbed(p, "kernel") - _undisturbed(p, kind) for p in processes)
+
+
+def _undisturbed(process: Sequence[Mapping[str, float]], kind: str) -> float:
+    """The logarithm of the 95th percentile in blocks that little else disturbed."""
+    return math.log(quantile([b[kind] for b in process], _QUIET))
 
 
 def _speed(before: Samples, now: Samples, kind: str) -> float:
-    """How much longer something takes than it took, as a part."""
+    """The logarithm of how much longer a calibration kernel takes than it took."""
 
     def middle(processes: Samples) -> float:
-        return statistics.median(statistics.median(math.log(b[kind]) for b in process) for process in processes)
+        return statistics.median(_undisturbed(p, kind) for p in processes)
 
-    return math.expm1(middle(now) - middle(before))
+    return middle(now) - middle(before)
 
 
 def noise(processes: Samples) -> float:
@@ -173,9 +180,10 @@ class Judged:
     Attributes:
         verdict: "pass", "fail" or "faster".
         loss: Part by which the 95th percentile is longer than in the baseline, without what the machine lost.
-        noise: The larger of the two that follow.
+        noise: The largest of the three that follow.
         noise_now: What the kernel differed from itself by now.
         noise_then: The same in the baseline.
+        discord: What the changes of the calibration kernels differ by: the machine is not just slower, but another.
         machine: By calibration kernel, the part by which it takes longer now.
     """
 
@@ -184,18 +192,22 @@ class Judged:
     noise: float
     noise_now: float
     noise_then: float
+    discord: float
     machine: dict[str, float]
 
 
 def judge(before: Samples, now: Samples) -> Judged:
     """Compare."""
     loss = math.expm1(losses(before, now)["loss"])
+    speeds = {kind: _speed(before, now, kind) for kind in ("arithmetic", "copy")}
+    discord = math.expm1(max(speeds.values()) - min(speeds.values()))
     then, here = noise(before), noise(now)
-    limit = max(LIMIT, then, here)
+    most = max(then, here, discord)
+    limit = max(LIMIT, most)
     gain = math.expm1(-losses(now, before)["loss"])
     verdict = "fail" if loss > limit else "faster" if gain < -limit else "pass"
-    machine = {kind: _speed(before, now, kind) for kind in ("arithmetic", "copy")}
-    return Judged(verdict, loss, max(then, here), here, then, machine)
+    machine = {kind: math.expm1(v) for kind, v in speeds.items()}
+    return Judged(verdict, loss, most, here, then, discord, machine)
 
 
 def compare(entry: Entry, *, advance: Advance = lambda text: None) -> dict[str, Any]:
@@ -221,6 +233,7 @@ def compare(entry: Entry, *, advance: Advance = lambda text: None) -> dict[str, 
         "noise": judged.noise,
         "noise_now": judged.noise_now,
         "noise_baseline": judged.noise_then,
+        "discord": judged.discord,
         "machine": judged.machine,
         "rounds": rounds,
         "processes": len(measured.samples),

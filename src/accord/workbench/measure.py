@@ -85,7 +85,7 @@ class Session:
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="accord-bench-")))
         self._opened = 0
         try:
-            self._author = self._worker(f"the reference of {wanted.op}")
+            self._author = self._remote(f"the reference of {wanted.op}")
             described = self._author.call("describe", load=list(wanted.load), op=wanted.op)
             self.contract: Contract = as_contract(described["contracts"][0])
             self.digests: dict[str, str] = described["digests"][0]
@@ -111,7 +111,13 @@ class Session:
         """Of inputs and outputs."""
         return int(self.prepared["read"] + self.prepared["written"])
 
-    def open(self, label: str, what: str, name: str = "", model: str = "own.onnx") -> Opened:
+    def start(self, label: str, *, steady: bool = False) -> Remote:
+        """Start a process for :meth:`open`; several may start at once."""
+        return self._remote(label, steady=steady)
+
+    def open(
+        self, label: str, what: str, name: str = "", model: str = "own.onnx", worker: Remote | None = None
+    ) -> Opened:
         """Open a candidate and hold its first outputs against the reference.
 
         Args:
@@ -119,12 +125,13 @@ class Session:
             what: See :func:`accord.workbench.candidate.open_candidate`.
             name: Likewise.
             model: Likewise.
+            worker: A process that was started; None: a new one.
 
         Raises:
             AccordError: it cannot be made, or fails.
             ExecutionError: its outputs are wrong.
         """
-        worker = self._worker(label)
+        worker = worker or self._remote(label)
         self._opened += 1
         key = f"outputs{self._opened}"
         spec = {
@@ -163,8 +170,8 @@ class Session:
             if wrong is not None:
                 raise ExecutionError(f"{label} is wrong: {wrong}", remedy="`accord op check` finds the smallest input.")
 
-    def _worker(self, name: str) -> Remote:
-        worker = Remote(name, self.folder, self.wanted.threads)
+    def _remote(self, name: str, *, steady: bool = False) -> Remote:
+        worker = Remote(name, self.folder, self.wanted.threads, steady=steady)
         self._stack.callback(worker.close)
         return worker
 

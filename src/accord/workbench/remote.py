@@ -21,8 +21,8 @@ __all__ = ["Remote"]
 
 #: Seconds without an answer after which a process is taken to hang.
 LIMIT: Final = 120.0
-#: What two clocks may differ by over a block: this part, and so many seconds for handing messages over.
-_PART, _SECONDS = 0.1, 0.05
+#: Nanoseconds that the clocks of two processes of one system may differ by: it is one clock.
+_APART: Final = 1_000_000
 _LINES = 5
 
 
@@ -34,9 +34,13 @@ class Remote:
         folder: For files; also where what the process prints goes.
         threads: For one run; BLAS and OpenMP are told.
         limit: Seconds after which a request that was not answered is given up.
+        steady: The C library keeps freed memory: whether it returns a block to the system, to take it back at the next
+            call page by page, depends on what happens to lie behind the block.
     """
 
-    def __init__(self, name: str, folder: Path, threads: int = 1, limit: float = LIMIT) -> None:
+    def __init__(
+        self, name: str, folder: Path, threads: int = 1, limit: float = LIMIT, *, steady: bool = False
+    ) -> None:
         self.name = name
         self._limit = limit
         ours, theirs = socket.socketpair()
@@ -44,6 +48,8 @@ class Remote:
         environment = {**os.environ}
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             environment[variable] = str(threads)
+        if steady:
+            environment |= {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
         package = str(Path(errors.__file__).parents[1])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
         with self._log.open("wb") as log, theirs:
@@ -56,13 +62,11 @@ class Remote:
                 pass_fds=[theirs.fileno()],
             )
         self._connection = Connection(ours.detach())
-        #: Seconds by the clock here, and as the process says, of all blocks.
-        self._waited = self._claimed = 0.0
-        self._sent = 0.0
+        self._sent = 0
 
     def send(self, do: str, **request: Any) -> None:
         """Ask; the answer is fetched with :meth:`receive`."""
-        self._sent = time.perf_counter()
+        self._sent = time.perf_counter_ns()
         try:
             self._connection.send_bytes(json.dumps({"do": do, **request}).encode())
         except (BrokenPipeError, ConnectionError) as error:
@@ -84,11 +88,11 @@ class Remote:
             answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
         except (EOFError, ConnectionError) as error:
             raise self._ended() from error
-        waited = time.perf_counter() - self._sent
+        received = time.perf_counter_ns()
         if "error" in answer:
             raise _error(answer["error"], self.name)
         if "began" in answer:
-            self._check_clock(waited, (answer["ended"] - answer["began"]) * 1e-9)
+            self._check_clock(answer["began"], answer["ended"], received)
         return answer
 
     def call(self, do: str, **request: Any) -> dict[str, Any]:
@@ -105,16 +109,13 @@ class Remote:
             self._process.kill()
             self._process.wait()
 
-    def _check_clock(self, waited: float, claimed: float) -> None:
-        """Hold what the process says that passed against what passed here."""
-        self._waited += waited
-        self._claimed += claimed
-        allowed = _PART * self._waited + _SECONDS
-        if not -allowed <= self._waited - self._claimed <= 2 * allowed + _PART * self._waited:
+    def _check_clock(self, began: int, ended: int, received: int) -> None:
+        """What the process timed lies between question and answer; a clock that stops or runs slower falls behind."""
+        if not self._sent - _APART <= began <= ended <= received + _APART:
             raise ExecutionError(
                 f"the clock in the process of {self.name} is not the clock outside it: its times are worth nothing",
-                expected=f"{self._waited:.3f} s",
-                found=f"{self._claimed:.3f} s",
+                expected=f"a block within {(received - self._sent) * 1e-9:.6f} s",
+                found=f"from {(began - self._sent) * 1e-9:.6f} s to {(ended - self._sent) * 1e-9:.6f} s",
                 remedy="Something in the file with the operator, or in its kernel, replaces Python's clock.",
             )
 
