@@ -3,18 +3,21 @@
 A time from yesterday is not comparable with one of today: the machine may be slower today. So every block of runs of
 a kernel is followed by as many runs of two calibration kernels, arithmetic in registers and a copy of as many bytes,
 which take about as long (:mod:`accord.workbench.calibration`), and what is compared is the kernel's 95th percentile
-relative to theirs. What the slower of both lost is taken for the machine's loss; the rest is the kernel's.
+relative to theirs. What the slower of them lost is taken for the machine's loss; the rest is the kernel's. Where they
+changed by different amounts the machine is another one rather than a slower one, and the difference counts as noise.
 
 Blocks are measured in several fresh processes by turns, because where memory happens to lie differs between
 processes (Mytkowicz et al., "Producing wrong data without doing anything obviously wrong!", ASPLOS 2009), and the
 processes, not the runs, are what is independent (Kalibera and Jones, "Rigorous benchmarking in reasonable time",
-ISMM 2013). Medians over blocks, then over processes, are what an interruption cannot move.
+ISMM 2013). Blocks are short, and of each process the fastest tenth counts: whatever else runs can only make a block
+slower (Chen and Revels, "Robust benchmarking in noisy environments", 2016). Then comes the median over processes.
 
 The noise is what the kernel differs from itself by (A/A): over all ways to split the processes into two halves, the
 largest loss that one half shows against the other, which is the extreme of a randomisation test (Edgington and
-Onghena, "Randomization Tests"). It is taken from the processes of now and from those of the baseline, and each half
-has fewer processes than the comparison has, so that it is rather too large. A suspicion is measured again in further
-processes before it becomes a verdict.
+Onghena, "Randomization Tests").
+It is taken from the processes of now and from those of the baseline, and times three: two sessions differ by more than
+shows within one (Kalibera and Jones; Maricq et al., "Taming performance variability", OSDI 2018). A suspicion is
+measured again in further processes before it becomes a verdict.
 """
 
 from __future__ import annotations
@@ -22,18 +25,18 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from accord.errors import AccordError
-from accord.workbench.baseline import Baseline, BaselineError, Entry, Samples, key_of, read, write
+from accord.workbench.baseline import KINDS, Baseline, BaselineError, Entry, Samples, key_of, read, write
 from accord.workbench.calibration import code_hash
 from accord.workbench.machine import versions
 from accord.workbench.measure import Advance, Opened, Session, Wanted, quantile, summary
 
-__all__ = ["LIMIT", "Judged", "gate", "judge", "losses", "markdown", "noise", "sample", "save"]
+__all__ = ["LIMIT", "Judged", "gate", "judge", "markdown", "sample", "save"]
 
 #: A loss of the 95th percentile that is not accepted.
 LIMIT: Final = 0.05
@@ -47,6 +50,8 @@ _BLOCK_SECONDS = 0.001
 _RUNS, _BLOCKS = (20, 100), (4, 60)
 #: Splits into halves that are tried at most.
 _SPLITS = 1000
+#: The noise between two sessions against that within one: what differs from hour to hour does not show within minutes.
+_SESSIONS = 3.0
 #: Part of the blocks, the fastest, that are taken for undisturbed: whatever else runs can only make one slower.
 _QUIET = 0.1
 
@@ -77,7 +82,7 @@ def sample(
     wanted: Wanted,
     kernel: str,
     *,
-    processes: int = _PROCESSES,
+    processes: int | None = None,
     calibration: dict[str, Any] | None = None,
     advance: Advance = lambda text: None,
 ) -> Measured:
@@ -86,7 +91,7 @@ def sample(
     Args:
         wanted: The operator and its arguments.
         kernel: Name of the kernel.
-        processes: How many.
+        processes: How many; None: as many as a comparison takes.
         calibration: Sizes of the calibration kernels; None: what fits the kernel.
         advance: Called with what comes next.
 
@@ -99,7 +104,7 @@ def sample(
         if refused is not None:
             raise AccordError(f"kernel '{kernel}' cannot be measured here: {refused}", op=wanted.op)
         opened: list[Opened] = []
-        label = f"kernel '{kernel}'"
+        label, processes = f"kernel '{kernel}'", processes or _PROCESSES
         started = [session.start(label, steady=True) for _ in range(processes)]
         for worker in started:
             advance(f"{wanted.op}/{kernel}: process {len(opened) + 1} of {processes}")
@@ -132,45 +137,46 @@ def _calibrated(o: Opened, session: Session, threads: int, size: dict[str, Any] 
 # judging
 
 
-def losses(before: Samples, now: Samples) -> dict[str, float]:
-    """Logarithms of what changed between two sets of processes.
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """Logarithms of 95th percentiles in blocks of one process that little else disturbed."""
 
-    Returns:
-        "arithmetic" and "copy": the kernel's change relative to that calibration kernel; "loss": the lesser of them.
-    """
-    found = {kind: _relative(now, kind) - _relative(before, kind) for kind in ("arithmetic", "copy")}
-    return {**found, "loss": min(found.values())}
-
-
-def _relative(processes: Samples, kind: str) -> float:
-    """The logarithm of the kernel's time relative to a calibration kernel's; the median over processes."""
-    return statistics.median(_undisturbed(p, "kernel") - _undisturbed(p, kind) for p in processes)
+    kernel: float
+    arithmetic: float
+    copy: float
 
 
-def _undisturbed(process: Sequence[Mapping[str, float]], kind: str) -> float:
-    """The logarithm of the 95th percentile in blocks that little else disturbed."""
-    return math.log(quantile([b[kind] for b in process], _QUIET))
+def _undisturbed(samples: Samples) -> list[_Process]:
+    return [_Process(*(math.log(quantile([b[k] for b in blocks], _QUIET)) for k in KINDS)) for blocks in samples]
 
 
-def _speed(before: Samples, now: Samples, kind: str) -> float:
-    """The logarithm of how much longer a calibration kernel takes than it took."""
+def _loss(before: Sequence[_Process], now: Sequence[_Process]) -> float:
+    """The logarithm of what the kernel lost, relative to the calibration kernel that lost most."""
 
-    def middle(processes: Samples) -> float:
-        return statistics.median(_undisturbed(p, kind) for p in processes)
+    def relative(processes: Sequence[_Process]) -> tuple[float, float]:
+        return (
+            statistics.median(p.kernel - p.arithmetic for p in processes),
+            statistics.median(p.kernel - p.copy for p in processes),
+        )
 
-    return middle(now) - middle(before)
+    return min(b - a for a, b in zip(relative(before), relative(now), strict=True))
 
 
-def noise(processes: Samples) -> float:
-    """The largest loss that one half of the processes shows against the other, over all splits."""
-    count = len(processes)
-    chosen = itertools.islice(itertools.combinations(range(count), count // 2), _SPLITS)
-    worst = 0.0
-    for half in chosen:
-        a = [processes[i] for i in half]
-        b = [processes[i] for i in range(count) if i not in half]
-        worst = max(worst, losses(a, b)["loss"], losses(b, a)["loss"])
-    return math.expm1(worst)
+def _slower(before: Sequence[_Process], now: Sequence[_Process]) -> tuple[float, float]:
+    """Logarithms of how much longer the calibration kernels take than they took."""
+    return (
+        statistics.median(p.arithmetic for p in now) - statistics.median(p.arithmetic for p in before),
+        statistics.median(p.copy for p in now) - statistics.median(p.copy for p in before),
+    )
+
+
+def _noise(processes: Sequence[_Process]) -> float:
+    """The logarithm of the noise: from the largest loss that one half of the processes shows against the other."""
+    count, worst = len(processes), 0.0
+    for half in itertools.islice(itertools.combinations(range(count), count // 2), _SPLITS):
+        a, b = [processes[i] for i in half], [processes[i] for i in range(count) if i not in half]
+        worst = max(worst, _loss(a, b), _loss(b, a))
+    return _SESSIONS * worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,16 +204,14 @@ class Judged:
 
 def judge(before: Samples, now: Samples) -> Judged:
     """Compare."""
-    loss = math.expm1(losses(before, now)["loss"])
-    speeds = {kind: _speed(before, now, kind) for kind in ("arithmetic", "copy")}
-    discord = math.expm1(max(speeds.values()) - min(speeds.values()))
-    then, here = noise(before), noise(now)
-    most = max(then, here, discord)
-    limit = max(LIMIT, most)
-    gain = math.expm1(-losses(now, before)["loss"])
-    verdict = "fail" if loss > limit else "faster" if gain < -limit else "pass"
-    machine = {kind: math.expm1(v) for kind, v in speeds.items()}
-    return Judged(verdict, loss, most, here, then, discord, machine)
+    a, b = _undisturbed(before), _undisturbed(now)
+    loss, gain = math.expm1(_loss(a, b)), -math.expm1(-_loss(b, a))
+    speeds = _slower(a, b)
+    then, here, discord = (math.expm1(v) for v in (_noise(a), _noise(b), max(speeds) - min(speeds)))
+    noise = max(then, here, discord)
+    verdict = "fail" if loss > max(LIMIT, noise) else "faster" if gain > max(LIMIT, noise) else "pass"
+    machine = {kind: math.expm1(v) for kind, v in zip(KINDS[1:], speeds, strict=True)}
+    return Judged(verdict, loss, noise, here, then, discord, machine)
 
 
 def compare(entry: Entry, *, advance: Advance = lambda text: None) -> dict[str, Any]:
