@@ -134,7 +134,9 @@ def main() -> None:
             (a.folder / f"{kernel}.json").unlink(missing_ok=True)
             wanted = Wanted("bench::Poly", (str(a.folder / "poly.py"),), {"N": (SIZES[kernel],)})
             save(a.folder / f"{kernel}.json", [(wanted, kernel)])
-    turns = [(k, e) for e, n in ((0, a.clean), (a.planted, a.drift)) for i in range(n) for k in kernels]
+    kinds = ((0, a.clean), (a.planted, a.drift))
+    places = sorted(((i + 0.5) / n, extra) for extra, n in kinds for i in range(n))  # both kinds all along
+    turns = [(k, extra) for _, extra in places for k in kernels]
     with others(2 if a.busy else 0):
         for kernel, extra in turns:
             if time.perf_counter() - began > a.seconds:

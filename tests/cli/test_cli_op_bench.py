@@ -51,3 +51,38 @@ def test_a_file_that_cannot_be_loaded(tmp_path):
     result = call("op", "bench", "shop::Nothing", "--load", declare(tmp_path))
     assert result.exit_code == 1
     assert "no operator shop::Nothing" in result.stderr
+
+
+def test_documents(tmp_path):
+    load, out = declare(tmp_path), tmp_path / "docs"
+    arguments = ("op", "docs", "--load", load, "--out", str(out))
+    result = call(*arguments, "--check")
+    assert result.exit_code == 1
+    assert "shop.Double.md: missing" in result.stdout
+    assert data(*arguments)["written"] == ["shop.Double.md"]
+    assert data(*arguments, "--check")["stale"] == {}
+    (out / "shop.Double.md").write_text("mine")
+    result = call(*arguments, "--check")
+    assert result.exit_code == 1
+    assert "shop.Double.md: stale" in result.stdout
+    assert call("op", "docs").exit_code == 2
+    (out / "checks.json").write_text("{")
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert "are damaged" in result.stderr
+    assert (out / "shop.Double.md").read_text() == "mine"
+
+
+def test_a_gate_without_a_baseline(tmp_path):
+    result = call("gate", "--baseline", str(tmp_path / "b.json"))
+    assert result.exit_code == 2
+    assert "there is no baseline" in result.stderr
+    path = tmp_path / "b.json"
+    path.write_text("{}")
+    result = call("gate", declare(tmp_path), "--baseline", str(path), "--update", "--json")
+    assert result.exit_code == 2
+    assert "is no baseline" in json.loads(result.stdout)["error"]["message"]
+    assert path.read_text() == "{}"
+    result = call("gate", "--baseline", str(path), "--markdown", str(tmp_path / "nowhere" / "a.md"))
+    assert result.exit_code == 2
+    assert "there is no folder" in result.stderr

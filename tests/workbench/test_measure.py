@@ -25,7 +25,7 @@ def measured(tmp_path_factory):
 
 def test_each_kernel_is_measured_beside_what_else_there_is(measured):
     labels = {c["label"]: c for c in measured["candidates"]}
-    assert {"kernel", "kernel, in a model", "composition", "reference"} <= set(labels)
+    assert {"python", "python, in a model", "composition", "reference"} <= set(labels)
     assert measured["failed"] == []
     assert measured["bytes"] == {"read": 20_000, "written": 20_000}
     for c in labels.values():
