@@ -113,3 +113,12 @@ def test_records_of_a_newer_format_are_refused(tmp_path):
     path.write_text(json.dumps({"kind": "accord check records", "format": 9, "operators": {}}))
     with pytest.raises(InputError, match="format 1"):
         read_records(path)
+
+
+def test_documents_of_the_repository_are_up_to_date():
+    from accord.demo.operators import channel_shuffle
+
+    folder = Path(__file__).parents[2] / "docs" / "operators"
+    made = documents([channel_shuffle.contract], folder)
+    assert stale(made, folder) == {}, "write them with `accord op docs NAME`"
+    assert sorted(p.name for p in folder.glob("*.md")) == sorted(made)

@@ -63,15 +63,15 @@ class WriteKernel(BoundKernel):
     """A kernel that writes into memory that it is given."""
 
     @abstractmethod
-    def __call__(
+    def prepared(
         self,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
         attributes: Mapping[str, Any],
         workspace: Array | None = None,
         stream: Any = None,
-    ) -> None:
-        """Compute.
+    ) -> Callable[[], None]:
+        """A call that can be made again and again: what follows from the arguments is worked out once.
 
         Args:
             inputs: In order; None for one that is absent. Their strides and addresses are given to the kernel as they
@@ -81,23 +81,20 @@ class WriteKernel(BoundKernel):
             workspace: uint8 memory of :func:`workspace_bytes`; None where none is declared.
             stream: Where it runs, on a GPU.
 
-        Raises:
-            KernelError: it returned a status other than 0.
+        Returns:
+            What makes the call, as long as the arrays live. It raises :class:`KernelError` for a status other than 0.
         """
 
-    def prepared(
+    def __call__(
         self,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
         attributes: Mapping[str, Any],
         workspace: Array | None = None,
         stream: Any = None,
-    ) -> Callable[[], None]:
-        """The same call again and again, on this memory: what follows from the arguments is worked out once.
-
-        Args and errors are those of :meth:`__call__`; the arrays must outlive what is returned.
-        """
-        return functools.partial(self, inputs, outputs, attributes, workspace, stream)
+    ) -> None:
+        """Compute; arguments and errors are those of :meth:`prepared`."""
+        self.prepared(inputs, outputs, attributes, workspace, stream)()
 
 
 class _PythonKernel(CallKernel):

@@ -68,17 +68,6 @@ class LibraryKernel(WriteKernel):
         address = function_address(kernel.code, types, contract.semantic.qualified_name)
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, *map(_ctype, self._slots))(address)
 
-    def __call__(
-        self,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        attributes: Mapping[str, Any],
-        workspace: Array | None = None,
-        stream: Any = None,
-    ) -> None:
-        """See :class:`~accord.kernels.bound.WriteKernel`."""
-        self.prepared(inputs, outputs, attributes, workspace, stream)()
-
     def prepared(
         self,
         inputs: Sequence[Array | None],

@@ -40,17 +40,6 @@ class PackedKernel(WriteKernel):
                 f"function '{kernel.code.function}' of {kernel.code.module} cannot be loaded: {error}", op=op
             ) from error
 
-    def __call__(
-        self,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        attributes: Mapping[str, Any],
-        workspace: Array | None = None,
-        stream: Any = None,
-    ) -> None:
-        """See :class:`~accord.kernels.bound.WriteKernel`; a workspace comes after the outputs."""
-        self.prepared(inputs, outputs, attributes, workspace, stream)()
-
     def prepared(
         self,
         inputs: Sequence[Array | None],
@@ -59,7 +48,7 @@ class PackedKernel(WriteKernel):
         workspace: Array | None = None,
         stream: Any = None,
     ) -> Callable[[], None]:
-        """See :class:`~accord.kernels.bound.WriteKernel`."""
+        """See :class:`~accord.kernels.bound.WriteKernel`; a workspace comes after the outputs."""
         ffi, s = _ffi(), self.contract.semantic
         arguments = [None if a is None else ffi.from_dlpack(a) for a in (*inputs, *outputs)]
         if workspace is not None:
