@@ -63,7 +63,7 @@ def numpied(x):
         z = z * np.float32(0.999) + np.float32(0.001) * z * z
     return y
 """
-SIZES = {"c": 16_384, "numpy": 65_536}
+SIZES = {"c": 16_384, "numpy": 16_384}
 
 
 def build(folder: Path, extras: set[int]) -> None:

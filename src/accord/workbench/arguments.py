@@ -19,8 +19,8 @@ from accord.workbench.arrays import Array
 
 __all__ = ["Arguments", "draw", "make_arguments", "named"]
 
-#: What a size is where nobody says, by the rank of the largest tensor that has it: about a quarter of a megabyte each.
-_DEFAULTS: Final = {0: 1, 1: 65_536, 2: 256, 3: 40, 4: 16}
+#: What a size is where nobody says, by the rank of the largest tensor that has it: about 64 KiB of float32 each.
+_DEFAULTS: Final = {0: 1, 1: 16_384, 2: 128, 3: 24, 4: 12}
 #: Other sizes that are tried where a condition of the contract does not hold for those.
 _OTHERS: Final = (64, 32, 16, 8, 4, 3, 2, 1, 12, 96, 128)
 _TRIALS: Final = 20_000

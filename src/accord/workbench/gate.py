@@ -12,10 +12,10 @@ processes, not the runs, are what is independent (Kalibera and Jones, "Rigorous 
 ISMM 2013). Blocks are short, and of each process the fastest tenth counts: whatever else runs can only make a block
 slower (Chen and Revels, "Robust benchmarking in noisy environments", 2016). Then comes the median over processes.
 
-The noise is what the kernel differs from itself by (A/A): over all ways to split the processes into two halves, the
+The noise is what the kernel differs from itself by (A/A): over the ways to split the processes into two halves, the
 largest loss that one half shows against the other, which is the extreme of a randomisation test (Edgington and
 Onghena, "Randomization Tests").
-It is taken from the processes of now and from those of the baseline, and times three: two sessions differ by more than
+It is taken from the processes of now and from those of the baseline, and doubled: two sessions differ by more than
 shows within one (Kalibera and Jones; Maricq et al., "Taming performance variability", OSDI 2018). A suspicion is
 measured again in further processes before it becomes a verdict.
 """
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ LIMIT: Final = 0.05
 #: A loss from which on more is measured before it is judged.
 _SUSPECT: Final = 0.035
 #: Processes for a baseline, for one comparison, and how often a suspicion is measured.
-_BASELINE_PROCESSES, _PROCESSES, _ROUNDS = 12, 8, 3
+_BASELINE_PROCESSES, _PROCESSES, _ROUNDS = 16, 8, 3
 #: Seconds of runs for one comparison; runs and blocks follow from how long one takes.
 _SECONDS = 2.5
 _BLOCK_SECONDS = 0.001
@@ -51,7 +52,7 @@ _RUNS, _BLOCKS = (20, 100), (4, 60)
 #: Splits into halves that are tried at most.
 _SPLITS = 1000
 #: The noise between two sessions against that within one: what differs from hour to hour does not show within minutes.
-_SESSIONS = 3.0
+_SESSIONS = 2.0
 #: Part of the blocks, the fastest, that are taken for undisturbed: whatever else runs can only make one slower.
 _QUIET = 0.1
 
@@ -173,10 +174,18 @@ def _slower(before: Sequence[_Process], now: Sequence[_Process]) -> tuple[float,
 def _noise(processes: Sequence[_Process]) -> float:
     """The logarithm of the noise: from the largest loss that one half of the processes shows against the other."""
     count, worst = len(processes), 0.0
-    for half in itertools.islice(itertools.combinations(range(count), count // 2), _SPLITS):
+    for half in _halves(count):
         a, b = [processes[i] for i in half], [processes[i] for i in range(count) if i not in half]
         worst = max(worst, _loss(a, b), _loss(b, a))
     return _SESSIONS * worst
+
+
+def _halves(count: int) -> Iterable[Sequence[int]]:
+    """All ways to choose half of ``count``, or some that are drawn, always the same, where they are too many."""
+    if math.comb(count, count // 2) <= _SPLITS:
+        return itertools.combinations(range(count), count // 2)
+    rng = random.Random(count)
+    return (rng.sample(range(count), count // 2) for _ in range(_SPLITS))
 
 
 @dataclass(frozen=True, slots=True)
