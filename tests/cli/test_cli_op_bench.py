@@ -7,7 +7,14 @@ import json
 import pytest
 from cli_harness import call, data
 
+from accord.contract.registry import unregister
 from bench_harness import TRICKS, declare
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    yield
+    unregister("shop", "Double")
 
 
 def test_the_command_line(tmp_path):

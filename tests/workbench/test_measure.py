@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import accord
 from accord.contract.registry import contract_for
 from accord.errors import AccordError, ExecutionError
 from accord.workbench.arguments import make_arguments
@@ -109,8 +110,6 @@ def test_arrays_survive_a_file(tmp_path):
 
 
 def test_arguments_follow_the_contract():
-    import accord
-
     @accord.operator("bench::Pick")
     def pick(
         x: accord.Tensor["T", ..., "K"], i: accord.Tensor["int64", "M"], *, groups: int

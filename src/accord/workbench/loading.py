@@ -24,7 +24,14 @@ def load_files(paths: Sequence[str | Path]) -> list[Contract]:
     before = {id(c) for c in user_contracts()}
     for path in paths:
         load_file(path)
-    return [c for c in user_contracts() if id(c) not in before]
+    files = {str(Path(p).resolve()) for p in paths}
+    return [c for c in user_contracts() if id(c) not in before or _file(c) in files]
+
+
+def _file(contract: Contract) -> str | None:
+    """Where an operator's reference is written; a file that was loaded before declares nothing anew."""
+    code = getattr(contract.semantic.reference, "__code__", None)
+    return None if code is None else str(code.co_filename)
 
 
 def newest(domain: str) -> int:
