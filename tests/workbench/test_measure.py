@@ -135,4 +135,4 @@ def test_arguments_follow_the_contract():
     finally:
         pick.unregister()
     with pytest.raises(AccordError, match="does not say which shape 'X' has"):
-        make_arguments(contract_for("", "MaxPool", 22))
+        make_arguments(contract_for("", "MaxPool", 22), attributes={"kernel_shape": [2, 2]})
