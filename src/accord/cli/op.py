@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accord.cli import op_bench, op_docs, op_gates
-from accord.cli.check import check_command
+from accord.cli.check import check_command, header_command, new_command
 from accord.cli.common import Screen, Verb, WithExamples, line, plural, table, wrong_use
 from accord.cli.sources import load_option
 
@@ -30,13 +30,11 @@ class _Group(WithExamples, click.Group):
 
 @click.group("op", cls=_Group, examples=(*_LIST_EXAMPLES[:2], *_SHOW_EXAMPLES[:2]))
 def command() -> None:
-    """Show the contracts of operators, and check their kernels."""
+    """Declare operators, show their contracts, and check their kernels."""
 
 
-command.add_command(check_command)
-command.add_command(op_bench.command)
-command.add_command(op_docs.command)
-command.add_command(op_gates.command)
+for verb in (new_command, header_command, check_command, op_bench.command, op_docs.command, op_gates.command):
+    command.add_command(verb)
 
 
 @command.command("list", cls=Verb, examples=_LIST_EXAMPLES)

@@ -63,15 +63,15 @@ class WriteKernel(BoundKernel):
     """A kernel that writes into memory that it is given."""
 
     @abstractmethod
-    def prepared(
+    def __call__(
         self,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
         attributes: Mapping[str, Any],
         workspace: Array | None = None,
         stream: Any = None,
-    ) -> Callable[[], None]:
-        """A call that can be made again and again: what follows from the arguments is worked out once.
+    ) -> None:
+        """Compute.
 
         Args:
             inputs: In order; None for one that is absent. Their strides and addresses are given to the kernel as they
@@ -81,20 +81,20 @@ class WriteKernel(BoundKernel):
             workspace: uint8 memory of :func:`workspace_bytes`; None where none is declared.
             stream: Where it runs, on a GPU.
 
-        Returns:
-            What makes the call, as long as the arrays live. It raises :class:`KernelError` for a status other than 0.
+        Raises:
+            KernelError: it returned a status other than 0.
         """
 
-    def __call__(
+    def prepared(
         self,
         inputs: Sequence[Array | None],
         outputs: Sequence[Array | None],
         attributes: Mapping[str, Any],
         workspace: Array | None = None,
         stream: Any = None,
-    ) -> None:
-        """Compute; arguments and errors are those of :meth:`prepared`."""
-        self.prepared(inputs, outputs, attributes, workspace, stream)()
+    ) -> Callable[[], None]:
+        """A call that is made later, with as little as possible in between."""
+        return functools.partial(self, inputs, outputs, attributes, workspace, stream)
 
 
 class _PythonKernel(CallKernel):

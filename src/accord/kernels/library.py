@@ -68,6 +68,17 @@ class LibraryKernel(WriteKernel):
         address = function_address(kernel.code, types, contract.semantic.qualified_name)
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, *map(_ctype, self._slots))(address)
 
+    def __call__(
+        self,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        attributes: Mapping[str, Any],
+        workspace: Array | None = None,
+        stream: Any = None,
+    ) -> None:
+        """See :class:`~accord.kernels.bound.WriteKernel`."""
+        self.prepared(inputs, outputs, attributes, workspace, stream)()
+
     def prepared(
         self,
         inputs: Sequence[Array | None],
@@ -78,12 +89,11 @@ class LibraryKernel(WriteKernel):
     ) -> Callable[[], None]:
         """See :class:`~accord.kernels.bound.WriteKernel`."""
         arguments = self.arguments(inputs, outputs, attributes, workspace, stream)
-        function, op = self._function, self.contract.semantic.qualified_name
 
         def call() -> None:
-            status = function(*arguments)
+            status = self._function(*arguments)
             if status:
-                raise KernelError(status_message(status), status, op=op)
+                raise KernelError(status_message(status), status, op=self.contract.semantic.qualified_name)
 
         return call
 

@@ -26,6 +26,7 @@ __all__ = [
     "Image",
     "Layout",
     "Mapped",
+    "Pieces",
     "Section",
     "arena",
     "distances",
@@ -46,7 +47,7 @@ LANE, LANES = 64 << 30, 16
 #: What memory holds that nobody has written: NaN in every float type and -1; a large number in every type.
 FILLS = {"nan": 0xFF, "bits": 0x7B}
 _NOWHERE, _RW = 0, mmap.PROT_READ | mmap.PROT_WRITE
-_FIXED, _ANONYMOUS, _NORESERVE, _SHARED, _PRIVATE = 0x10, 0x20, 0x4000, 1, 2
+_FIXED, _ANONYMOUS, _NORESERVE, _SHARED, _PRIVATE, _POPULATE = 0x10, 0x20, 0x4000, 1, 2, 0x8000
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -295,3 +296,28 @@ class Mapped:
         if self._sections:
             end = self._places[-1] + self._sections[-1].pages * PAGE
             _map(self._base, end - self._base, _NOWHERE, _PRIVATE | _ANONYMOUS | _NORESERVE | _FIXED)
+
+
+class Pieces:
+    """A tensor that pages of a file make up, mapped more than once where they are named more than once.
+
+    Args:
+        file: With the pages.
+        lane: Which part of the arena it takes; it lies in the middle.
+        pieces: Address from the tensor's first element, start in the file, bytes.
+    """
+
+    def __init__(self, file: int, lane: int, pieces: Sequence[Sequence[int]]) -> None:
+        self._start = arena() + lane * LANE + 3 * LANE // 8
+        self._size = max(at + size for at, _, size in pieces)
+        for at, start, size in pieces:
+            _map(self._start + at, size, _RW, _SHARED | _FIXED | _POPULATE, file, start)
+
+    def array(self, shape: Sequence[int], strides: Sequence[int], dtype: str) -> Array:
+        """The tensor."""
+        memory = (ctypes.c_ubyte * self._size).from_address(self._start)
+        return np.ndarray(tuple(shape), dtype_named(dtype), memory, 0, tuple(strides))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Make the addresses nobody's again."""
+        _map(self._start, self._size, _NOWHERE, _PRIVATE | _ANONYMOUS | _NORESERVE | _FIXED)

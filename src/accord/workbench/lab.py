@@ -10,13 +10,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from accord.contract.contract import Contract, KernelDeclaration
+from accord.contract.sizes import names_in
+from accord.workbench.buffers import FILLS
 from accord.workbench.cases import Case, kinds_for
 from accord.workbench.compare import Mismatch, compare
 from accord.workbench.explore import Explorer
 from accord.workbench.findings import Finding
 from accord.workbench.nursery import Nursery
-from accord.workbench.oracle import Expected, Oracle, UnusableError
-from accord.workbench.subject import Outcome, Subject
+from accord.workbench.oracle import Expected, Oracle
+from accord.workbench.subject import Outcome, Subject, UnusableError
 
 __all__ = ["Check", "Lab", "Trial"]
 
@@ -50,6 +52,7 @@ class Lab:
         seed: Everything follows from it.
         tried: Number of calls.
         notes: What was not tried, and why.
+        findings: So far.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Lab:
         self.explorer = Explorer(contract, kernel, seed)
         self.tried = 0
         self.notes: list[str] = []
+        self.findings: list[Finding] = []
         self.kinds = kinds_for(contract.semantic)
         self._nursery, self._files = nursery, files
 
@@ -81,6 +85,12 @@ class Lab:
     def graph(self) -> bool:
         """The kernel runs as part of a graph only."""
         return self.subject.kind in ("expression", "composition")
+
+    @property
+    def fixed(self) -> bool:
+        """The kernel is chosen only where all sizes are known when a model is loaded."""
+        conditions = getattr(self.kernel, "constraints", ())
+        return self.subject.fixed or any(n in self.explorer.names for c in conditions for n in names_in(c))
 
     def fresh(self) -> Subject:
         """The kernel in a new process, which the caller closes."""
@@ -113,10 +123,14 @@ class Lab:
 
     def sound(self, trial: Trial) -> bool:
         """Whether the plainest form of a call is right, so that what is wrong with another form is that form's."""
-        plain = trial.case.but(layouts={}, in_place=(), side="end", fill="nan")
-        with_plain = Trial(plain, trial.inputs, trial.expected)
-        outcome = self.call(with_plain)
-        return outcome.ok and not outcome.troubles and self.wrong(with_plain, outcome) is None
+        for fill in FILLS:
+            plain = Trial(trial.case.but(layouts={}, in_place=(), side="end", fill=fill), trial.inputs, trial.expected)
+            outcome = self.call(plain)
+            if not outcome.ok or outcome.troubles or self.wrong(plain, outcome) is not None:
+                return False
+            if not self.subject.writes:
+                break
+        return True
 
     def rng(self, case: Case) -> np.random.Generator:
         """Random numbers that depend on a case and nothing else."""
@@ -137,6 +151,7 @@ class Check:
         examine: What it finds in one; None for nothing.
         applies: Whether it concerns a kernel.
         share: Of the time.
+        least: Number of cases that are looked at however long they take.
         every: It goes on after a finding: each clause found is reported once.
     """
 
@@ -145,6 +160,7 @@ class Check:
     examine: Callable[[Lab, Case], Finding | None]
     applies: Callable[[Lab], bool] = lambda _: True
     share: float = 1.0
+    least: int = 2
     every: bool = False
 
 

@@ -13,16 +13,19 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
 from accord.errors import AccordError
 from accord.workbench.wire import ClosedError, receive, send
 
-__all__ = ["Born", "Nursery"]
+__all__ = ["BROKEN", "Born", "Nursery"]
 
 #: Seconds until the first child may be asked for.
 _START = 60.0
+#: Exit code of a process in which the harness itself failed.
+BROKEN = 86
 #: Every block from malloc is filled with the complement of this byte, and with it when freed: memory that nobody wrote
 #: holds no results of anybody.
 _PERTURB = "90"
@@ -118,7 +121,11 @@ def _serve(channel: socket.socket) -> None:
             os.dup2(errors, 2)
             _tie_to_parent()
             trap.set(page)
-            work(socket.socket(fileno=own))
+            try:
+                work(socket.socket(fileno=own))
+            except BaseException:  # noqa: BLE001 - the parent reads what is written here
+                traceback.print_exc()
+                os._exit(BROKEN)
             os._exit(0)
         for f in files:
             os.close(f)

@@ -18,19 +18,15 @@ from accord.errors import ContractError
 from accord.workbench.buffers import PAGE, Image, is_float, place, unit
 from accord.workbench.cases import FLOATS, Case, attributes_of, make_inputs, output_shapes
 from accord.workbench.nursery import Nursery
-from accord.workbench.subject import CONTIGUOUS, Child, Outcome, results_of
+from accord.workbench.subject import CONTIGUOUS, Child, Outcome, UnusableError, results_of
 
-__all__ = ["Expected", "Oracle", "UnusableError"]
+__all__ = ["Expected", "Oracle"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 #: Roundings of the storage type, and of the accumulation per square root of the length, that a right kernel may make.
 _ROUNDINGS = 4.0
 _PRECISION = {"float16": 2, "bfloat16": 1, "float32": 3, "float64": 4}
-
-
-class UnusableError(Exception):
-    """The reference does not take this case; nothing is promised for it."""
 
 
 @dataclass(slots=True)
@@ -144,7 +140,7 @@ class Oracle:
         storage = max(narrow, key=unit)
         with np.errstate(all="ignore"):
             moves = np.stack([r.astype(np.float64) - value for r in runs[2:]])
-            moved = np.sqrt(np.mean(moves**2, 0))
+            moved = np.array(np.sqrt(np.mean(moves**2, 0)))
         moved[~np.isfinite(moved)] = 0.0
         # by how much one rounding of every input moves each output, and how many roundings there may be
         sums = memory.accumulate.get(storage, "float32" if unit(storage) >= unit("float32") else storage)

@@ -16,26 +16,31 @@ import numpy as np
 
 from accord.contract.contract import Contract, KernelDeclaration
 from accord.contract.dtypes import ONNX_TYPES
+from accord.contract.registry import BUILT_IN
 from accord.contract.sizes import evaluate_size
-from accord.errors import ContractError
+from accord.errors import AccordError, ContractError
 from accord.kernels.signature import REFUSED
 from accord.workbench.buffers import LANE, PAGE, Image, Layout, Section, distances, dtype_named, place
 from accord.workbench.cases import Case, attributes_of, dtype_of, environment, output_shapes
-from accord.workbench.nursery import Nursery
+from accord.workbench.nursery import BROKEN, Nursery
 from accord.workbench.traps import fault_in
 from accord.workbench.wire import ClosedError, receive, send
 
-__all__ = ["CONTIGUOUS", "Child", "Outcome", "Subject", "Trouble", "results_of"]
+__all__ = ["CONTIGUOUS", "Child", "Outcome", "Subject", "Trouble", "UnusableError", "results_of"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 CONTIGUOUS = Layout()
-#: Seconds that a call may take.
-LIMIT = 10.0
+#: Seconds that a call may take, and those for each element of the largest input beside.
+LIMIT, _EACH = 4.0, 1e-4
 #: Alignment of scratch memory, as the runtime gives it.
 _LINE = 64
 GRAPHS = ("expression", "composition")
 WRITERS = ("library", "tvm_ffi")
+
+
+class UnusableError(Exception):
+    """Nothing is promised for this case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +97,9 @@ class Child:
         self._files = list(files)
         self._born: Any = None
         self.contracts: list[dict[str, Any]] = []
+        self.base = 0
 
-    def ask(self, message: Mapping[str, Any], files: Sequence[int] = (), limit: float = LIMIT) -> Any:
+    def ask(self, message: Mapping[str, Any], files: Sequence[int] = (), limit: float = 30.0) -> Any:
         """The reply and its files, or an :class:`Outcome` where there is none."""
         if self._born is None:
             failed = self._start()
@@ -119,7 +125,10 @@ class Child:
         born.channel.settimeout(limit)
         try:
             send(born.channel, message, files)
-            return receive(born.channel)
+            reply = receive(born.channel)
+            if reply[0].get("internal"):
+                raise AccordError(f"the kernel's process failed: {_said(reply[0])}")
+            return reply
         except TimeoutError:
             os.kill(born.pid, signal.SIGKILL)
             self.close()
@@ -133,10 +142,13 @@ class Child:
         page = os.pread(born.page, PAGE, 0)
         errors = os.pread(born.errors, 1 << 16, 0).decode(errors="replace").strip().splitlines()
         self._forget()
+        if status == BROKEN:
+            raise AccordError(f"the process that calls kernels failed: {'; '.join(errors[-3:])}")
         fault, base = fault_in(page)
+        self.base = base
         reply: dict[str, Any] = {}
         if fault is not None and status < 0:
-            reply = {"address": fault.address - base, "access": fault.access}
+            reply = {"address": fault.address - base, "access": fault.access, "kernel": fault.by_kernel}
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
         return Outcome("crashed", f"the process ended with {how}" + (f": {errors[-1]}" if errors else ""), reply=reply)
 
@@ -157,6 +169,14 @@ class Child:
             return 0
         with open(f"/proc/{self._born.pid}/statm") as f:  # noqa: PTH123
             return int(f.read().split()[1]) * PAGE
+
+    def seconds(self) -> float:
+        """Processor time that the process has used, by the system's account."""
+        if self._born is None:
+            return 0.0
+        with open(f"/proc/{self._born.pid}/stat") as f:  # noqa: PTH123
+            fields = f.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def libraries(self) -> set[str]:
         """Files of code that the process has mapped."""
@@ -200,6 +220,7 @@ class Subject:
         contract: Of the operator.
         kernel: The declaration; None for the reference.
         child: Its process.
+        fixed: It is part of a graph whose sizes are known when the graph is loaded, and of no other.
     """
 
     def __init__(
@@ -208,7 +229,7 @@ class Subject:
         self.contract = contract
         self.kernel = kernel
         self.child = Child(nursery, files)
-        self._fixed = False
+        self.fixed = False
 
     @property
     def kind(self) -> str:
@@ -248,7 +269,7 @@ class Subject:
         inputs: Sequence[Array | None],
         shapes: Sequence[tuple[int, ...]] | None = None,
         *,
-        limit: float = LIMIT,
+        limit: float | None = None,
         **how: Any,
     ) -> Outcome:
         """Call the kernel once.
@@ -257,11 +278,13 @@ class Subject:
             case: The case.
             inputs: Its inputs, row-major.
             shapes: Of the outputs, where the declaration leaves them open.
-            limit: Seconds.
+            limit: Seconds; None: by the size of the inputs.
             how: ``shift``, ``traced``, ``hold`` (see :meth:`accord.workbench.worker._Worker.call`).
         """
+        if limit is None:
+            limit = LIMIT + _EACH * max((x.size for x in inputs if x is not None), default=0)
         if self.kind in GRAPHS:
-            return self._in_graph(case, inputs, limit)
+            return self._in_graph(case, inputs, 10 * limit)
         prepared = self.image(case, inputs, shapes)
         try:
             message = {
@@ -284,20 +307,26 @@ class Subject:
     def _in_graph(self, case: Case, inputs: Sequence[Array | None], limit: float) -> Outcome:
         from accord.workbench.graphs import one_node
 
-        for fixed in (self._fixed, True):
+        for fixed in (self.fixed, True):
             graph = one_node(self.contract, case, attributes_of(self.contract.semantic, case), inputs, fixed=fixed)
             outcome = self.run(graph, inputs, case, limit)
-            unknown = outcome.reply.get("error") in ("FallbackError", "UnsupportedError")
-            if not unknown or fixed:
-                self._fixed = fixed
+            empty = any(x is not None and x.size == 0 for x in inputs)
+            fallen = outcome.reply.get("error") in ("FallbackError", "UnsupportedError")
+            if fallen and self.contract.semantic.domain in BUILT_IN:
+                raise UnusableError(f"the backend leaves it to the reference: {outcome.text}")
+            if fixed and empty and outcome.status == "refused":
+                raise UnusableError(f"no model has an axis of 0 elements: {outcome.text}")
+            if outcome.status != "refused" or fixed:
+                self.fixed |= fixed and outcome.ok  # it is chosen, or composed, where all sizes are known
                 return outcome
         raise AssertionError
 
     def run(
-        self, graph: Mapping[str, Any], inputs: Sequence[Array | None], case: Case, limit: float = LIMIT
+        self, graph: Mapping[str, Any], inputs: Sequence[Array | None], case: Case, limit: float = 10 * LIMIT
     ) -> Outcome:
         """Run a graph in which this kernel computes the operator."""
-        prepared = self.image(case.but(layouts={}, in_place=()), inputs, [])
+        given = [x for x in inputs if x is not None]
+        prepared = Prepared(self, case.but(layouts={}, in_place=()), given, None, tuple(graph["inputs"]))
         try:
             message = {"do": "model", "graph": graph, "only": self.address, "spec": prepared.spec()}
             found = self.child.ask(message, [prepared.image.file], limit)
@@ -305,7 +334,25 @@ class Subject:
         finally:
             prepared.image.close()
 
-    def threads(self, lanes: Sequence[Sequence[Prepared]], case: Case, limit: float = 3 * LIMIT) -> Any:
+    def far(self, case: Case, spec: Mapping[str, Any], file: int) -> Outcome:
+        """Call with tensors of :mod:`accord.workbench.far`."""
+        message = {"do": "far", "kernel": self.address, "types": self.types(case), "spec": spec}
+        found = self.child.ask(message, [file], 10 * LIMIT)
+        if isinstance(found, Outcome):
+            return found
+        if "error" in found[0]:
+            return Outcome("failed", _said(found[0]))
+        return Outcome("ok")
+
+    def workspace(self, case: Case) -> int:
+        """Bytes of scratch memory that are promised."""
+        s, text = self.contract.semantic, self.memory.workspace
+        value = evaluate_size(text, environment(s, case)) if text else 0
+        if not isinstance(value, int):
+            raise ContractError(f"the workspace '{text}' has no value", op=s.qualified_name)
+        return max(0, value)
+
+    def threads(self, lanes: Sequence[Sequence[Prepared]], case: Case, limit: float = 10 * LIMIT) -> Any:
         """Call from several threads at once; outcomes of all calls in order."""
         flat = [p for lane in lanes for p in lane]
         message = {
@@ -327,8 +374,13 @@ class Subject:
     def _outcome(self, found: Any, prepared: Prepared, shift: int, *, graph: bool = False) -> Outcome:
         if isinstance(found, Outcome):
             if "address" in found.reply:
-                found.text += ": " + prepared.where(found.reply["address"] - shift, found.reply["access"])
-                found.reply["outside"] = True
+                aligned = found.reply["kernel"] and not found.reply["address"] + self.child.base
+                found.reply["aligned" if aligned else "outside"] = True
+                found.text += ": " + (
+                    "an instruction met a pointer that is less aligned than it needs"
+                    if aligned
+                    else prepared.where(found.reply["address"] - shift, found.reply["access"])
+                )
             return found
         reply, files = found
         if "error" in reply:
@@ -394,10 +446,16 @@ class Prepared:
     """
 
     def __init__(
-        self, subject: Subject, case: Case, inputs: Sequence[Array | None], shapes: Sequence[Any] | None
+        self,
+        subject: Subject,
+        case: Case,
+        inputs: Sequence[Array | None],
+        shapes: Sequence[Any] | None,
+        graph: tuple[str, ...] = (),
     ) -> None:
         self._subject = subject
         self._case = case
+        self._graph = graph
         s = subject.contract.semantic
         self._names: list[str] = []
         sections: list[Section] = []
@@ -410,12 +468,12 @@ class Prepared:
             return len(sections) - 1
 
         self.inputs = [
-            None if x is None else add(p.name, x.shape, x.dtype.name, case.layouts.get(p.name, CONTIGUOUS))
-            for p, x in zip(s.inputs, inputs, strict=True)
+            None if x is None else add(name, x.shape, x.dtype.name, case.layouts.get(name, CONTIGUOUS))
+            for name, x in zip(graph or [p.name for p in s.inputs], inputs, strict=True)
         ]
         self.outputs: list[int] = []
         self.workspace: int | None = None
-        if subject.writes:
+        if subject.writes and not graph:
             known = output_shapes(s, case)
             taken = dict(case.in_place)
             for o, p in enumerate(s.outputs):
@@ -431,7 +489,7 @@ class Prepared:
                     )
                 layout = case.layouts.get(p.name, CONTIGUOUS)
                 self.outputs.append(add(f"{p.name}", shape, dtype_of(p, case), layout))
-            count = self._workspace(case)
+            count = subject.workspace(case)
             if count:
                 self.workspace = add("the workspace", (count,), "uint8", CONTIGUOUS, max(_LINE, align))
         self.image = Image(sections, case.fill)
@@ -439,13 +497,6 @@ class Prepared:
             if k is not None:
                 self.image.array(k)[...] = x
         self.image.remember()
-
-    def _workspace(self, case: Case) -> int:
-        s, text = self._subject.contract.semantic, self._subject.memory.workspace
-        value = evaluate_size(text, environment(s, case)) if text else 0
-        if not isinstance(value, int):
-            raise ContractError(f"the workspace '{text}' has no value", op=s.qualified_name)
-        return max(0, value)
 
     def spec(self) -> dict[str, Any]:
         """As JSON."""
@@ -466,7 +517,7 @@ class Prepared:
         found = []
         written = set(self.outputs)
         changeable = set(written)
-        if not self._subject.writes:
+        if not self._subject.writes and not self._graph:
             pairs = (*self._subject.memory.in_place, *self._subject.memory.state)
             changeable = {k for _, i in pairs if (k := self.inputs[i]) is not None}
         for k, name in enumerate(self._names):

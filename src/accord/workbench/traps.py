@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 __all__ = ["ARENA", "Fault", "Trap", "fault_in"]
 
-#: Where the page holds the address, what kind of access it was, and the start of the arena.
+#: Where the page holds the address, what kind of access it was, and the start of the arena; then comes the reason.
 _ADDRESS, _ACCESS, ARENA = 0, 8, 16
-_SIGINFO, _RESET = 4, 0x80000000
+_SIGINFO, _RESET, _BY_KERNEL = 4, 0x80000000, 128
 
-#: Offset of si_addr in siginfo_t; of the page fault's error code in the x86-64 ucontext (bit 1: it was a write).
+#: si_addr and si_code in siginfo_t; the page fault's error code in the x86-64 ucontext (bit 1: it was a write).
 _HANDLER = """
 @page = global ptr null
 define void @handler(i32 %signal, ptr %info, ptr %context) {{
@@ -27,6 +27,11 @@ define void @handler(i32 %signal, ptr %info, ptr %context) {{
   %where = getelementptr i8, ptr %info, i64 16
   %address = load i64, ptr %where
   store volatile i64 %address, ptr %page
+  %reason = getelementptr i8, ptr %info, i64 8
+  %number = load i32, ptr %reason
+  %wide = zext i32 %number to i64
+  %third = getelementptr i8, ptr %page, i64 24
+  store volatile i64 %wide, ptr %third
   {access}
   ret void
 }}
@@ -49,10 +54,12 @@ class Fault:
     Attributes:
         address: What was accessed.
         access: "read", "write", or "access" where the machine does not say.
+        by_kernel: The machine gave no address: an instruction that is not allowed this one.
     """
 
     address: int
     access: str
+    by_kernel: bool = False
 
 
 class _SigAction(ctypes.Structure):
@@ -95,7 +102,7 @@ class Trap:
 
 def fault_in(page: bytes) -> tuple[Fault | None, int]:
     """What a page tells: the access, and the start of the arena."""
-    address, access, base = struct.unpack_from("<QQQ", page)
-    if not address and not access:
+    address, access, base, reason = struct.unpack_from("<QQQQ", page)
+    if not reason:
         return None, base
-    return Fault(address, ("access", "read", "write")[access]), base
+    return Fault(address, ("access", "read", "write")[access], reason == _BY_KERNEL), base

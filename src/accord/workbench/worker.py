@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,15 @@ from accord.contract.contract import Contract
 from accord.contract.registry import register, user_contract, user_contracts
 from accord.errors import AccordError
 from accord.kernels.bound import BoundKernel, CallKernel, KernelError, WriteKernel, bind_kernel
-from accord.workbench.buffers import Mapped, Section, arena, dtype_named, is_float, unit
+from accord.workbench.buffers import LANE, Mapped, Pieces, Section, arena, is_float, unit
+from accord.workbench.builtin import builtin_contract, is_builtin
+from accord.workbench.graphs import proto_of
 from accord.workbench.wire import ClosedError, receive, send
 
 __all__ = ["work"]
 
 #: Relative changes of the inputs by which a reference is asked how sensitive it is.
 _CHANGES = 6
-#: Of the graphs that operators are tried in.
-OPSET = 24
 
 
 def work(channel: socket.socket) -> None:
@@ -44,14 +44,17 @@ def work(channel: socket.socket) -> None:
             message, files = receive(channel)
             try:
                 reply, results = getattr(worker, message.pop("do"))(files=files, **message)
-            except BaseException as error:  # noqa: BLE001 - also exits and interrupts: they are the kernel's
-                reply, results = _failure(error), []
+            except _KernelError as error:
+                reply, results = _failure(error.raised), []
+            except BaseException as error:  # noqa: BLE001 - told to the parent, whose defect it may be
+                reply, results = {**_failure(error), "internal": not isinstance(error, AccordError)}, []
             for f in files:
                 os.close(f)
             sys.stdout.flush()
             send(channel, reply, [r for r in results if r >= 0])
             for r in results:
-                os.close(r)
+                if r >= 0:
+                    os.close(r)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
@@ -92,7 +95,8 @@ class _Worker:
         from accord.contract.serial import as_json
 
         del files
-        return {"contract": as_json(contract_for(domain, name, 1 << 30))}, []
+        made = builtin_contract(domain, name) if is_builtin(domain) else contract_for(domain, name, 1 << 30)
+        return {"contract": as_json(made)}, []
 
     def call(
         self,
@@ -134,25 +138,47 @@ class _Worker:
             self._held.clear()
         return {"results": results}, [file]
 
+    def far(
+        self, *, kernel: Sequence[Any], types: Mapping[str, str], spec: Mapping[str, Any], files: Sequence[int]
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Call a kernel with tensors of :mod:`accord.workbench.far`."""
+        bound = self._bound(kernel, types)
+        assert isinstance(bound, WriteKernel)
+        arrays, mapped = [], []
+        for lane, t in enumerate(spec["tensors"]):
+            mapped.append(Pieces(files[0], lane, t["pieces"]))
+            arrays.append(mapped[-1].array(t["shape"], t["strides"], t["dtype"]))
+        try:
+            inputs = [None if i is None else arrays[i] for i in spec["inputs"]]
+            workspace = np.empty(spec["workspace"], np.uint8) if spec["workspace"] else None
+            bound(inputs, [arrays[i] for i in spec["outputs"]], spec["attributes"], workspace)
+        except KernelError as error:
+            raise _KernelError(error) from error
+        finally:
+            for m in mapped:
+                m.close()
+        return {}, []
+
     def threads(
         self, *, kernel: Sequence[Any], types: Mapping[str, str], lanes: Sequence[Any], files: Sequence[int]
     ) -> tuple[dict[str, Any], list[int]]:
         """Several threads at once, each with calls of its own one after the other; lanes are lists of specs."""
         bound = self._bound(kernel, types)
         numbers = iter(range(len(files)))
-        work = [[(spec, Mapped(files[n := next(numbers)], _sections(spec), n)) for spec in lane] for lane in lanes]
+        work = [[(spec, _mapped(files, next(numbers), spec)) for spec in lane] for lane in lanes]
         start = threading.Barrier(len(lanes))
         replies: list[Any] = [None] * len(lanes)
 
         def run(k: int) -> None:
             made = []
+            calls = [_ready(bound, spec, mapped) for spec, mapped in work[k]]
             start.wait()
-            for spec, mapped in work[k]:
+            for call, (_, mapped) in zip(calls, work[k], strict=True):
                 try:
-                    returned = _called(bound, spec, mapped)
+                    returned = call()
                     made.append(({}, -1) if returned is None else _packed(returned, mapped, []))
-                except BaseException as error:  # noqa: BLE001 - reported to the parent
-                    made.append((_failure(error), -1))
+                except _KernelError as error:
+                    made.append((_failure(error.raised), -1))
             replies[k] = made
 
         threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(len(lanes))]
@@ -183,7 +209,10 @@ class _Worker:
         attributes = spec["attributes"]
 
         def computed(inputs: Sequence[Any]) -> list[Any]:
-            made = function(*(None if x is None else x.copy() for x in inputs), **attributes)
+            try:
+                made = function(*(None if x is None else x.copy() for x in inputs), **attributes)
+            except Exception as error:
+                raise _KernelError(error) from error
             return [np.asarray(r) for r in (made if isinstance(made, (tuple, list)) else (made,))]
 
         own = computed(given)
@@ -205,7 +234,10 @@ class _Worker:
         """Inputs that the declaration makes itself."""
         del files
         make = _contract(op).semantic.examples
-        made = {} if make is None else dict(make(np.random.default_rng(seed), dict(sizes), dict(attributes)))
+        try:
+            made = {} if make is None else dict(make(np.random.default_rng(seed), dict(sizes), dict(attributes)))
+        except Exception as error:
+            raise _KernelError(error) from error
         results, file = _packed([np.asarray(a) for a in made.values()], None, [])
         return {"names": list(made), "results": results}, [file]
 
@@ -215,7 +247,7 @@ class _Worker:
         """Run a graph (see :mod:`accord.workbench.graphs`) on the inputs of an image."""
         import accord
 
-        if only is not None:
+        if only is not None and not is_builtin(only[0]):
             self._restrict(only)
         mapped = Mapped(files[0], _sections(spec))
         try:
@@ -224,7 +256,7 @@ class _Worker:
             constants = {n: given.pop(n).copy() for n in graph.get("constants", ())}
             key = json.dumps(graph)
             if constants or key not in self._models:
-                self._models[key] = accord.load(_proto(graph, constants), strict=graph.get("strict", True))
+                self._models[key] = accord.load(proto_of(graph, constants), strict=graph.get("strict", True))
             results, file = _packed(list(self._models[key](given)), mapped, [])
         finally:
             mapped.close()
@@ -251,31 +283,6 @@ class _Worker:
         return self._kernels[key]
 
 
-def _proto(graph: Mapping[str, Any], constants: Mapping[str, Any]) -> bytes:
-    """The model that a graph describes."""
-    import onnx
-    from onnx import helper, numpy_helper
-
-    def element(name: str) -> int:
-        return int(helper.np_dtype_to_tensor_dtype(dtype_named(name)))
-
-    made = helper.make_graph(
-        [helper.make_node(n["op"], n["inputs"], n["outputs"], domain=n["domain"], **n["attributes"])
-         for n in graph["nodes"]],
-        "check",
-        [helper.make_tensor_value_info(n, element(d), s) for n, (d, s) in graph["inputs"].items()
-         if n not in constants],
-        [onnx.ValueInfoProto(name=n) for n in graph["outputs"]],
-        [numpy_helper.from_array(a, n) for n, a in constants.items()],
-    )  # fmt: skip
-    domains = {"": OPSET, **graph["domains"]}
-    return bytes(
-        helper.make_model(
-            made, opset_imports=[helper.make_opsetid(d, v) for d, v in domains.items()], ir_version=10
-        ).SerializeToString()
-    )
-
-
 class _Reference(CallKernel):
     """An operator without kernels is computed by its reference."""
 
@@ -287,6 +294,8 @@ class _Reference(CallKernel):
 
 
 def _contract(op: Sequence[Any]) -> Contract:
+    if is_builtin(op[0]):
+        return builtin_contract(op[0], op[1])
     found = user_contract(op[0], op[1], op[2])
     if found is None:
         raise AccordError("the operator is not registered", op="::".join(map(str, op[:2])))
@@ -297,18 +306,44 @@ def _sections(spec: Mapping[str, Any]) -> list[Section]:
     return [Section.of(s) for s in spec["sections"]]
 
 
+def _mapped(files: Sequence[int], n: int, spec: Mapping[str, Any]) -> Mapped:
+    """One of many images, at addresses of its own."""
+    parts = 16
+    return Mapped(files[n], _sections(spec), n // parts, n % parts * (LANE // parts))
+
+
+class _KernelError(Exception):
+    """Carries what a kernel or reference raised; anything else that is raised is the harness's own."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(str(raised))
+        self.raised = raised
+
+
 def _called(bound: BoundKernel, spec: Mapping[str, Any], mapped: Mapped) -> list[Any] | None:
     """What a kernel returns, or None for one that writes."""
+    return _ready(bound, spec, mapped)()
+
+
+def _ready(bound: BoundKernel, spec: Mapping[str, Any], mapped: Mapped) -> Callable[[], list[Any] | None]:
+    """A call of a kernel, ready to be made."""
     inputs = [None if i is None else mapped.array(i) for i in spec["inputs"]]
     attributes = dict(spec["attributes"])
-    if isinstance(bound, CallKernel):
-        returned = bound(inputs, attributes)
-        return list(returned)
-    assert isinstance(bound, WriteKernel)
     outputs = [mapped.array(i) for i in spec["outputs"]]
     workspace = None if spec["workspace"] is None else mapped.array(spec["workspace"])
-    bound(inputs, outputs, attributes, workspace)
-    return None
+    write = bound.prepared(inputs, outputs, attributes, workspace) if isinstance(bound, WriteKernel) else None
+
+    def call() -> list[Any] | None:
+        try:
+            if isinstance(bound, CallKernel):
+                return list(bound(inputs, attributes))
+            assert write is not None
+            write()
+        except BaseException as error:  # also exits and interrupts
+            raise _KernelError(error) from error
+        return None
+
+    return call
 
 
 def _packed(returned: Sequence[Any], mapped: Mapped | None, earlier: Sequence[Sequence[Any]]) -> tuple[list[Any], int]:
@@ -372,7 +407,7 @@ class _Trace:
     """Which packages' functions a call uses.
 
     Attributes:
-        packages: Top-level names.
+        packages: Top-level names; for Accord's own the first two.
         own: The operator's reference is among what was called.
     """
 
@@ -391,7 +426,12 @@ class _Trace:
     def _seen(self, frame: Any, event: str, argument: Any) -> None:
         if event == "call":
             self.own |= frame.f_code is self._code
-            self.packages.add(str(frame.f_globals.get("__name__", "")).partition(".")[0])
+            self._note(frame.f_globals.get("__name__", ""))
         elif event == "c_call":
             module = getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
-            self.packages.add(str(module).partition(".")[0])
+            self._note(module)
+
+    def _note(self, module: Any) -> None:
+        first, *rest = str(module).split(".")
+        # the harness is Accord's too
+        self.packages.add(first if first != "accord" else ".".join((first, *rest[:1])))

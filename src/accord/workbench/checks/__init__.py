@@ -9,6 +9,6 @@ __all__ = ["all_checks"]
 
 def all_checks() -> tuple[Check, ...]:
     """All checks, in the order in which they run."""
-    from accord.workbench.checks import meaning
+    from accord.workbench.checks import history, meaning, memory, offsets, surroundings
 
-    return meaning.CHECKS
+    return (*meaning.CHECKS, *memory.CHECKS, *history.CHECKS, *surroundings.CHECKS, *offsets.CHECKS)
