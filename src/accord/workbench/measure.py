@@ -324,7 +324,7 @@ def _in_turns(
             if len(o.times[mode]) >= runs:
                 del o.times[mode][runs:]
                 order.remove(o)
-        order.append(order.pop(0)) if order else None
+        order = order[1:] + order[:1]  # nobody always runs after the same one
 
 
 # figures

@@ -1,4 +1,4 @@
-"""What the last `accord op check` of an operator found, kept beside its document.
+"""What the last check of an operator found, kept beside its document.
 
 A file ``checks.json``::
 
@@ -67,7 +67,7 @@ def read_records(path: Path) -> dict[str, dict[str, CheckRecord]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"the check records '{path}' are damaged: {type(error).__name__}: {error}",
-            remedy="Remove the file and check again: accord op check NAME --record FILE.",
+            remedy="Remove the file and check again.",
         ) from error
 
 

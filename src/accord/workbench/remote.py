@@ -54,7 +54,7 @@ class Remote:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
         with self._log.open("wb") as log, theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "accord.workbench.runner", str(theirs.fileno()), str(folder)],
+                [sys.executable, "-P", "-m", "accord.workbench.runner", str(theirs.fileno()), str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
