@@ -3,7 +3,7 @@
 A time from yesterday is not comparable with one of today: the machine may be slower today. So every block of runs of
 a kernel is followed by as many runs of two calibration kernels, arithmetic in registers and a copy of as many bytes,
 which take about as long (:mod:`accord.workbench.calibration`), and what is compared is the kernel's 95th percentile
-relative to theirs. What the slower of them lost is taken for the machine's loss; the rest is the kernel's. Where they
+relative to theirs. What they lost on average is taken for the machine's loss; the rest is the kernel's. Where they
 changed by different amounts the machine is another one rather than a slower one, and the difference counts as noise.
 
 Blocks are measured in several fresh processes by turns, because where memory happens to lie differs between
@@ -44,7 +44,7 @@ LIMIT: Final = 0.05
 #: A loss from which on more is measured before it is judged.
 _SUSPECT: Final = 0.035
 #: Processes for a baseline, for one comparison, and how often a suspicion is measured.
-_BASELINE_PROCESSES, _PROCESSES, _ROUNDS = 16, 8, 3
+_BASELINE_PROCESSES, _PROCESSES, _ROUNDS = 12, 6, 3
 #: Seconds of runs for one comparison; runs and blocks follow from how long one takes.
 _SECONDS = 2.5
 _BLOCK_SECONDS = 0.001
@@ -152,15 +152,12 @@ def _undisturbed(samples: Samples) -> list[_Process]:
 
 
 def _loss(before: Sequence[_Process], now: Sequence[_Process]) -> float:
-    """The logarithm of what the kernel lost, relative to the calibration kernel that lost most."""
+    """The logarithm of what the kernel lost, beyond what the calibration kernels lost on average."""
 
-    def relative(processes: Sequence[_Process]) -> tuple[float, float]:
-        return (
-            statistics.median(p.kernel - p.arithmetic for p in processes),
-            statistics.median(p.kernel - p.copy for p in processes),
-        )
+    def relative(processes: Sequence[_Process]) -> float:
+        return statistics.median(p.kernel - (p.arithmetic + p.copy) / 2 for p in processes)
 
-    return min(b - a for a, b in zip(relative(before), relative(now), strict=True))
+    return relative(now) - relative(before)
 
 
 def _slower(before: Sequence[_Process], now: Sequence[_Process]) -> tuple[float, float]:
