@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from accord import errors
+    from accord.contract.contract import Values
     from accord.contract.operator import Operator, Tensor, operator
     from accord.profile.tuning import tune
     from accord.runtime.interface import ModelMetadata, NodeArg
@@ -52,6 +53,7 @@ __all__ = [
     "RunOptions",
     "SessionOptions",
     "Tensor",
+    "Values",
     "__version__",
     "errors",
     "get_all_providers",
@@ -75,6 +77,7 @@ _HOMES = {
     ),
     **dict.fromkeys(("Model", "load"), "accord.runtime.model"),
     **dict.fromkeys(("Operator", "Tensor", "operator"), "accord.contract.operator"),
+    "Values": "accord.contract.contract",
     **dict.fromkeys(("ModelMetadata", "NodeArg"), "accord.runtime.interface"),
     "IOBinding": "accord.runtime.io_binding",
     "InferenceSession": "accord.runtime.session",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,7 @@ def run_node(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     choice: str | None = None,
+    together: bool = False,
 ) -> NativeKernel:
     """Run the only node of ``proto`` on its generated kernel.
 
@@ -157,6 +159,7 @@ def run_node(
         sizes: Values of the symbols that the model's shapes name.
         seed: Of the order in which tasks run.
         choice: Which of its alternatives the kernel shall take.
+        together: Tasks of a phase run on several threads at once.
 
     Returns:
         The kernel.
@@ -204,8 +207,13 @@ def run_node(
             cuts = sorted({0, launch.tasks, *rng.integers(0, launch.tasks, 4).tolist()})
         pieces = list(itertools.pairwise(cuts))
         rng.shuffle(pieces)
-        for k, (first, last) in enumerate(pieces):
-            function(params.ctypes.data, pointers.ctypes.data, int(first), int(last), k % THREADS)
+
+        def run(thread: int, pieces=pieces, function=function, params=params, pointers=pointers) -> None:
+            for first, last in pieces[thread::THREADS]:
+                function(params.ctypes.data, pointers.ctypes.data, int(first), int(last), thread)
+
+        with ThreadPoolExecutor(THREADS if together else 1) as threads:
+            list(threads.map(run, range(THREADS)))
         if params[-1]:
             raise IndexError("the kernel refused its data")
     for array in outputs:

@@ -21,6 +21,8 @@ from accord.backends.protocol import NativeKernel
 from accord.backends.reference.evaluator import evaluate
 from accord.expr.lang import call, cast, const, operand
 from accord.ir.reason import Reason
+from accord.runtime.model import Model
+from accord.runtime.options import Options
 from builders import model, node
 
 SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -277,6 +279,26 @@ def test_dynamic_quantisation(data, rng):
     run_node(proto, {"x": laid_out(x, *data.draw(layouts(x.ndim) if shape else st.just(())))}, found)
     for f, e in zip(found, expected, strict=True):
         np.testing.assert_array_equal(f, e)
+
+
+@pytest.mark.parametrize("shape", [(3, 43696), (257, 256), (0, 48), (5, 7, 48)])
+@pytest.mark.parametrize("extreme", [0, -1])
+def test_dynamic_quantisation_in_parts(shape, extreme):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32) + np.float32(3)
+    if x.size:
+        x.reshape(-1)[extreme] = -20
+    nodes, outputs = [node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])], ["y", "s", "z"]
+    known = model(nodes, {"x": (x.dtype, shape)}, outputs)
+    expected = evaluate(known, {"x": x})
+    found = [empty_like(e.shape, e.dtype) for e in expected]
+    kernel = run_node(known, {"x": x}, found)
+    assert len(kernel.phases) == (3 if x.size > 65536 else 1)
+    open_ = model(nodes, {"x": (x.dtype, [*(f"d{i}" for i in range(len(shape) - 1)), shape[-1]])}, outputs)
+    compiled: Any = Model(open_, Options(level=0, strict=True))
+    assert len(compiled.plan.steps[0].kernel.phases) == 3
+    for f, o, e in zip(found, compiled(x), expected, strict=True):
+        np.testing.assert_array_equal(f, e)
+        np.testing.assert_array_equal(o, e)
 
 
 # other machines

@@ -10,8 +10,9 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernel_harness import run_strided
+from kernel_harness import empty_like, run_node, run_strided
 
+from accord.backends.cpu import recurrence
 from accord.errors import ExecutionError
 from accord.runtime.model import Model
 from accord.runtime.pipeline import Options
@@ -145,6 +146,31 @@ def test_wide_layers(op, batch):
     rng = np.random.default_rng(batch)
     layer = Layer(op, "float32", (3, batch, 40, 192), rng, constant=("w", "r", "b"), given=("b",), outputs=("y", "y_h"))
     agree(Model(layer.proto, Options(level=0, strict=True))(layer.feeds), layer.reference(), "float32")
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("op", list(GATES))
+def test_members_that_come_at_any_time(op, direction, together, monkeypatch):
+    """The parts of a step are whose they will, one after the other or at once: the result has the same bits."""
+    how = {"direction": direction, "given": ("b", "h"), "constant": ("w", "r", "b")}
+    layer = Layer(op, "float32", (40, 3, 8, 75), np.random.default_rng(0), **how)
+    feeds = {n: np.ascontiguousarray(a) for n, a in layer.feeds.items()}
+    shape = layer.reference()[0].shape
+
+    def run(seed: int) -> np.ndarray:
+        output = empty_like(shape, np.float32)
+        kernel = run_node(layer.proto, feeds, [output], seed=seed, together=together)
+        sizes.append(kernel.phases[-1].fixed().launch(()).tasks)
+        return output
+
+    sizes: list[int] = []
+    monkeypatch.setattr(recurrence, "_MEMBER_NS", 1e9)
+    alone = run(0)
+    monkeypatch.setattr(recurrence, "_MEMBER_NS", 1)
+    for seed in range(20):
+        np.testing.assert_array_equal(run(seed), alone)
+    assert sizes[1] == 4 * sizes[0]
 
 
 @pytest.mark.parametrize("op", list(GATES))

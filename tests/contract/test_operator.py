@@ -83,6 +83,13 @@ def test_the_version_in_force_is_used(shuffle):
     assert contract_for("shop", "ChannelShuffle", 5) is second.contract
 
 
+def test_an_operator_that_ended_is_not_taken_for_a_later_version(shuffle):
+    shuffle.semantic(until_version=3)
+    assert contract_for("shop", "ChannelShuffle", 3) is shuffle.contract
+    with pytest.raises(UnknownOperatorError, match=r"versions 1 to 3"):
+        contract_for("shop", "ChannelShuffle", 4)
+
+
 def test_the_same_version_twice_is_an_error(shuffle):
     with pytest.raises(ContractError, match="registered already"):
 

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "accord"
 
 #: Rooms from the lowest to the highest (docs/layout.md); a room imports from those before it and from itself.
 ROOMS = [
-    ["errors", "record", "cores", "storage"],
+    ["errors", "record", "container", "cores", "storage"],
     ["ir"],
     ["contract"],
     ["ops"],
@@ -28,6 +28,7 @@ ROOMS = [
     ["runtime"],
     ["profile"],
     ["workbench"],
+    ["doctor"],
     ["onnx_backend", "demo"],
     ["cli"],
     ["__main__"],
@@ -108,7 +109,8 @@ def test_the_public_names_are_these():
 
     assert set(accord.__all__) == {
         "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "Model",
-        "ModelMetadata", "NodeArg", "Operator", "OrtValue", "RunOptions", "SessionOptions", "Tensor", "__version__",
+        "ModelMetadata", "NodeArg", "Operator", "OrtValue", "RunOptions", "SessionOptions", "Tensor", "Values",
+        "__version__",
         "errors", "get_all_providers", "get_available_providers", "get_device", "load", "operator",
         "set_default_logger_severity", "tune",
     }  # fmt: skip

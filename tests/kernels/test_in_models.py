@@ -247,3 +247,64 @@ def test_an_expression_that_raises_is_named():
     proto = model([node("Bad", ["x"], ["y"], domain="shop")], {"x": (F, ["n"])}, ["y"], domains={"shop": 1})
     with pytest.raises(AccordError, match=r"shop::Bad.*AttributeError"):
         accord.load(proto)
+
+
+LINEAR = """
+#include <stdint.h>
+#include <stddef.h>
+typedef void (*finish)(const void *, void *, int64_t, int64_t);
+int32_t linear(const float *x, const float *w, float *y, int64_t K, int64_t M, int64_t lead,
+               finish epilogue, const void *context, void *stream) {
+    for (int64_t n = 0; n < lead; n++) {
+        for (int64_t m = 0; m < M; m++) {
+            float s = 0;
+            for (int64_t k = 0; k < K; k++) s += x[n * K + k] * w[k * M + m];
+            y[n * M + m] = s;
+        }
+        /* blocks that are no multiple of a row */
+        if (epilogue && n % 2) epilogue(context, y + (n - 1) * M, (n - 1) * M, 2 * M);
+        else if (epilogue && n == lead - 1) {
+            epilogue(context, y + n * M, n * M, M / 2);
+            epilogue(context, y + n * M + M / 2, n * M + M / 2, M - M / 2);
+        }
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("declares", [True, False])
+def test_a_c_function_that_declares_an_epilogue_takes_what_follows(build, declares):
+    @accord.operator("shop::Linear")
+    def linear(x: Tensor["float32", ..., "K"], w: Tensor["float32", "K", "M"]) -> Tensor["float32", ..., "M"]:
+        return x @ w
+
+    linear.scheduling(epilogue=declares)
+    source = (
+        LINEAR
+        if declares
+        else LINEAR.replace("finish epilogue, const void *context,", "").replace(
+            "    for (int64_t n", "    finish epilogue = 0; const void *context = 0;\n    for (int64_t n", 1
+        )
+    )
+    linear.library(build(f"linear{declares}", source), "linear")
+    proto = model(
+        [
+            node("Linear", ["x", "w"], ["l"], domain="shop"),
+            node("Add", ["l", "b"], ["a"]),
+            node("Sigmoid", ["a"], ["s"]),
+            node("Mul", ["s", "column"], ["m"]),
+            node("Add", ["m", "other"], ["y"]),
+        ],
+        {"x": (F, ["p", "n", 6]), "column": (F, ["n", 1]), "other": (F, ["p", "n", 21])},
+        ["y"],
+        {"w": np.linspace(-1, 1, 126).reshape(6, 21).astype(F), "b": np.linspace(-2, 2, 21).astype(F)},
+        domains={"shop": 1},
+    )
+    m = accord.load(proto, threads=1)
+    assert len(m.plan.steps) == (1 if declares else 2), steps(m)
+    rng = np.random.default_rng(0)
+    for p, n in [(1, 1), (2, 3), (3, 5), (1, 8), (0, 4)]:
+        x, column, other = (rng.standard_normal(s).astype(F) for s in [(p, n, 6), (n, 1), (p, n, 21)])
+        z = x @ np.linspace(-1, 1, 126).reshape(6, 21).astype(F) + np.linspace(-2, 2, 21).astype(F)
+        np.testing.assert_allclose(m(x, column, other)[0], column / (1 + np.exp(-z)) + other, rtol=1e-5, atol=1e-6)

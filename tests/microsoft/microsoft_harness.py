@@ -14,7 +14,7 @@ from onnx import helper
 import accord.ops.microsoft
 import accord.ops.shapes
 from accord.backends.reference.evaluator import evaluate
-from accord.ir.expand import CANONICAL_OPSET
+from accord.ir.expand import CANONICAL_OPSET, OWN_DOMAIN
 from accord.model.normalise import normalise
 
 DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
@@ -95,8 +95,8 @@ def run_reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]
 
 
 def assert_standard(model: onnx.ModelProto, *, full: bool = True) -> None:
-    """Only ONNX operators are left, in a valid model."""
-    foreign = sorted({f"{n.domain}::{n.op_type}" for n in model.graph.node if n.domain})
+    """Only operators of ONNX, or of Accord itself, are left, in a valid model."""
+    foreign = sorted({f"{n.domain}::{n.op_type}" for n in model.graph.node if n.domain not in ("", OWN_DOMAIN)})
     assert not foreign, f"operators of other domains are left: {foreign}"
     onnx.checker.check_model(model, full_check=full)
 

@@ -34,6 +34,21 @@ def test_random_graphs(source):
     check(*made)
 
 
+@settings(UNBOUNDED, max_examples=30)
+@given(st.randoms(use_true_random=False))
+def test_random_graphs_over_two_memories(far, source):
+    """Some nodes run on a device, the others between copies; which they are is drawn too."""
+    made = random_graph(source)
+    assume(made is not None)
+    graph, proto = made
+    share = source.choice([0.0, 0.5, 0.8, 1.0])
+    chosen: dict[str, bool] = {}
+    far.takes = lambda n: chosen.setdefault(f"{n.op_type} {n.name}", source.random() < share)
+    for level in range(MAX_LEVEL + 1):
+        wrong = graph.check(Model(proto, Options(device="far", level=level, threads=1))(graph.feeds))
+        assert wrong is None, f"level {level}: {wrong}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 4000, 500))
 def test_many_random_graphs(first):

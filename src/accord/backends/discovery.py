@@ -67,6 +67,7 @@ def backends_for(device: str, *, reference_only: bool = False) -> list[Backend]:
     """
     known = available_backends()
     chosen = sorted((b for b in known.values() if b.device == device), key=lambda b: -b.priority)
+    chosen += [backend_named(n) for n in dict.fromkeys(h for b in chosen for h in b.hosts)]
     if reference_only:
         chosen = [b for b in chosen if b.fallback]
     if not chosen:

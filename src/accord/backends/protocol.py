@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from accord.backends.memory import HOST, Memory
 from accord.errors import CompileError
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
@@ -271,12 +272,22 @@ class Backend(ABC):
         device: What the user asks for: ``load(..., device=...)``. Several backends may serve one device.
         priority: Among the backends of a device the highest is asked first.
         fallback: True for a backend that is right but slow; strict mode refuses it.
+        memory: Where operands of its native kernels are; None: in the host's memory. Kernels in Python always find
+            theirs there.
+        hosts: Names of backends of other devices that take what this one has no kernel for, best first.
     """
 
     name: str
     device: str
     priority: int = 0
     fallback: bool = False
+    memory: Memory | None = None
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def space(self) -> str:
+        """The space of native kernels' operands."""
+        return HOST if self.memory is None else self.memory.space
 
     @abstractmethod
     def select(self, view: NodeView) -> Kernel | Reason:
@@ -297,6 +308,16 @@ class Backend(ABC):
         """
         del view
         return Arrangement()
+
+    def transfer(self, nbytes: DimLike, source: str, target: str) -> NativeKernel:
+        """A kernel that copies ``nbytes`` bytes from its one input to its one output.
+
+        Args:
+            nbytes: How many.
+            source: The input's space.
+            target: The output's; one of the two is the host's, the other is this backend's.
+        """
+        raise TypeError(f"backend '{self.name}' copies nothing from {source} to {target}")
 
     def fuses(self, root: NodeView) -> Reason | None:
         """None if the backend computes elementwise operators together with ``root``, on its results; or why not.

@@ -22,6 +22,8 @@ VERBS = {
     "bisect": "accord.cli.bisect",
     "conformance": "accord.cli.conformance",
     "op": "accord.cli.op",
+    "doctor": "accord.cli.doctor",
+    "advise": "accord.cli.advise",
     "demo": "accord.cli.demo",
 }
 

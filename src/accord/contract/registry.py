@@ -129,7 +129,8 @@ def user_contract(domain: str, name: str, version: int) -> Contract | None:
     with _LOCK:
         for c in reversed(_USER.get((domain, name), ())):
             if c.semantic.since_version <= version:
-                return c
+                last = c.semantic.until_version
+                return c if last is None or version <= last else None
     return None
 
 
@@ -248,6 +249,10 @@ def _suggest(domain: str, name: str, version: int) -> str:
     known = {(s.domain, s.name) for s in onnx.defs.get_all_schemas()} | set(_declared())
     with _LOCK:
         known |= set(_USER)
+        own = [c.semantic for c in _USER.get((domain, name), ())]
+    if own:
+        spans = [f"versions {s.since_version} to {s.until_version or 'the newest'}" for s in own]
+        return f"It is declared for {', '.join(spans)}; the model declares {version}. Correct its opset import."
     elsewhere = sorted(d or "ai.onnx" for d, n in known if n == name)
     if elsewhere:
         return f"{name} exists in domain {', '.join(elsewhere)}: correct the node's domain."

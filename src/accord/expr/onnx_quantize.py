@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from accord.expr.functions.binary import FORMATS
 from accord.expr.lang import FLOATS, SIGNED, Expr, bits, call, cast, const
-from accord.expr.primitives import bitcast, gt, lt, max_, min_, select
+from accord.expr.primitives import bitcast, eq, gt, lt, max_, min_, select
 
-__all__ = ["PRECISION", "dequantize_linear", "quantize_linear", "quantized", "quantized_product"]
+__all__ = ["PRECISION", "data_range", "dequantize_linear", "quantize_linear", "quantized", "quantized_product"]
 
 #: Values of the attribute "precision" (TensorProto.DataType).
 PRECISION: Final = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
@@ -47,6 +47,16 @@ def quantized(quotient: Expr, zero: Expr, out_dtype: str) -> Expr:
     # this addition rounds to an integer, which its low bits then hold
     whole = bitcast(limited + form.magic, form.signed)
     return cast(whole + cast(zero, form.signed), out_dtype)
+
+
+def data_range(low: Expr, high: Expr) -> tuple[Expr, Expr]:
+    """Scale (f32) and zero point (u8) that cover the data and 0, from the least and the greatest element of f32.
+
+    Data of zeros alone has scale 1.
+    """
+    high, low = max_(high, 0.0), min_(low, 0.0)
+    scale = select(eq(high, low), 1.0, (high - low) / 255.0)
+    return scale, cast(call("round", max_(min_(-low / scale, 255.0), 0.0)), "u8")
 
 
 def quantized_product(x: Expr, factor: Expr, zero: Expr, out_dtype: str) -> Expr:

@@ -23,10 +23,12 @@ import onnx_ir as ir
 from accord.ir.build import Builder
 from accord.ir.infer import Inference
 
-__all__ = ["CANONICAL_OPSET", "Expansion", "expands", "expansion_for", "given", "required"]
+__all__ = ["CANONICAL_OPSET", "OWN_DOMAIN", "Expansion", "expands", "expansion_for", "given", "required"]
 
 #: The version of the ONNX domain that every model is brought to; models that declare a later one keep theirs.
 CANONICAL_OPSET = 24
+#: The domain of operators that no model has: only expansions write them, where ONNX has none that would do.
+OWN_DOMAIN = "accord"
 
 #: Builds the replacement and returns one value per output of the node (None where the node names none), or returns
 #: None to leave the node as it is.

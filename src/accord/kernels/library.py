@@ -128,6 +128,8 @@ class LibraryKernel(WriteKernel):
                 "attribute": attributes,
                 "workspace": _pointer(workspace),
                 "bytes": 0 if workspace is None else workspace.nbytes,
+                "epilogue": None,
+                "context": None,
                 "stream": stream,
             },
         )
@@ -152,7 +154,18 @@ def _ctype(slot: Slot) -> Any:
             return ctypes.c_double
         case "text":
             return ctypes.c_char_p
-        case "input" | "output" | "shape" | "strides" | "ints" | "floats" | "workspace" | "stream":
+        case (
+            "input"
+            | "output"
+            | "shape"
+            | "strides"
+            | "ints"
+            | "floats"
+            | "workspace"
+            | "stream"
+            | "epilogue"
+            | "context"
+        ):
             return ctypes.c_void_p
     return ctypes.c_int64
 
@@ -167,6 +180,6 @@ def _converted(slot: Slot, value: Any) -> Any:
             return value if isinstance(value, bytes) else str(value).encode()
         case "float":
             return float(np.float32(value))
-        case "input" | "output" | "workspace" | "stream":
+        case "input" | "output" | "workspace" | "stream" | "epilogue" | "context":
             return value
     return int(value)

@@ -2,8 +2,9 @@
 
 In this order: inputs and outputs as pointers, null where they are absent; sizes by name in order of appearance,
 ``int64_t``; for each tensor what its declaration leaves open (see :class:`Slot`); strides of each tensor in elements,
-where "strided" is an accepted layout; attributes; the workspace and its bytes; the stream. It returns 0, or a number
-that says what is wrong: :data:`REFUSED` for what the contract does not accept. It throws nothing and keeps nothing.
+where "strided" is an accepted layout; attributes; the workspace and its bytes; an epilogue; the stream. It returns 0,
+or a number that says what is wrong: :data:`REFUSED` for what the contract does not accept. It throws nothing and keeps
+nothing.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class Slot:
             count       number of those elements
             workspace   pointer to the scratch memory
             bytes       its size
+            epilogue    ``void (*)(const void *context, void *data, int64_t first, int64_t count)``, where the clause
+                        "epilogue" is set: null, or to be called once for each element of output 0, in blocks that are
+                        finished: ``data`` has the elements from ``first`` on of the row-major output
+            context     its first argument
             stream      the stream, null on a CPU
             ==========  ==========================================================================================
 
@@ -86,6 +91,8 @@ class Slot:
             "count": f"{self.name}_count",
             "workspace": "workspace",
             "bytes": "workspace_bytes",
+            "epilogue": "epilogue",
+            "context": "epilogue_context",
             "stream": "stream",
         }
         return forms.get(self.kind, self.name)
@@ -125,6 +132,8 @@ def signature(contract: Contract, kernel: KernelDeclaration) -> tuple[Slot, ...]
             slots.append(Slot("count", a.name))
     if e.workspace:
         slots += [Slot("workspace", ""), Slot("bytes", "")]
+    if (kernel.scheduling or contract.scheduling).epilogue:
+        slots += [Slot("epilogue", ""), Slot("context", "")]
     return (*slots, Slot("stream", ""))
 
 
@@ -169,11 +178,14 @@ def _declared(slot: Slot, types: Mapping[str, str]) -> str:
         "text": "const char *",
         "float": "double ",
         "workspace": "void *",
+        "context": "const void *",
         "stream": "void *",
     }
     if slot.kind in ("input", "output"):
         element = _C_TYPES[short_name(types.get(slot.type, slot.type))]
         return f"{'const ' if slot.kind == 'input' else ''}{element} *{slot.label}"
+    if slot.kind == "epilogue":
+        return f"void (*{slot.label})(const void *context, void *data, int64_t first, int64_t count)"
     return forms.get(slot.kind, "int64_t ") + slot.label
 
 

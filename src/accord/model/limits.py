@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass, fields
-from pathlib import Path
 
+from accord.container import limits
 from accord.errors import LimitError
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "physical_memory"]
@@ -43,12 +43,8 @@ DEFAULT_LIMITS = Limits()
 
 
 @functools.cache
+@functools.cache
 def physical_memory() -> int:
     """Bytes of memory that this process can ever have: the machine's, or less where its container says so."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            total = min(total, int(Path(name).read_text()))
-        except (OSError, ValueError):  # no such control group here, or "max"
-            continue
-    return total
+    return min(total, *limits("memory", "memory.max", "memory.limit_in_bytes"), total)

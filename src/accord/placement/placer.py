@@ -72,6 +72,7 @@ class Placer:
         placed_inputs: frozenset[int] = frozenset(),
         exclude: Collection[str] = (),
         why: Reason | None = None,
+        space: str | None = None,
     ) -> Placed:
         """The placement of ``node``.
 
@@ -82,6 +83,7 @@ class Placer:
             placed_inputs: Inputs whose memory is already their part of the output's.
             exclude: Backends whose kernels need sizes that are only known later; they are asked for late ones.
             why: What they need.
+            space: Only backends whose operands are in this space are asked.
 
         Raises:
             UnsupportedError: no backend has a kernel; the message lists what each said.
@@ -94,6 +96,8 @@ class Placer:
         known = {} if layouts is None else layouts
         declined: list[tuple[str, Reason]] = []
         for backend in self.backends:
+            if space is not None and backend.space != space:
+                continue
             if backend.name in exclude:
                 late = backend.select_late(NodeView(node, self.analyzer, known))
                 if isinstance(late, Reason):
@@ -132,6 +136,14 @@ class Placer:
             found="; ".join(f"{b}: {r}" for b, r in declined) or "no backend",
             remedy="Declare the operator with a reference (accord.operator), or choose another device.",
         )
+
+    def backend(self, name: str) -> Backend:
+        """The backend called ``name``."""
+        return next(b for b in self.backends if b.name == name)
+
+    def owner_of(self, space: str) -> Backend:
+        """The backend whose kernels' operands are in ``space``, which copies to and from it."""
+        return next(b for b in self.backends if b.space == space)
 
     def _name_of(self, node: ir.Node) -> str:
         """The operator; those of its body for a fused one."""

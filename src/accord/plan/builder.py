@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from accord.backends.memory import HOST
 from accord.backends.protocol import Constant, NativeKernel, ViewKernel
 from accord.errors import GraphError
 from accord.ir import dims as D
@@ -40,6 +41,7 @@ class _Slot:
     offset: DimLike = 0
     strides: tuple[DimLike, ...] | None = None
     whole: int = -1
+    space: str = HOST
 
     def shape_of(self) -> Shape | None:
         """Its shape, if it is a tensor of known rank."""
@@ -85,6 +87,9 @@ class _Assembly:
         self.slot_of: dict[ir.Value, int] = {}
         self.members: dict[int, list[ir.Value]] = {}
         self.constants: dict[int, np.ndarray[Any, Any]] = {}
+        #: Slots of constants, one for each memory in which they are read.
+        self.constant_slots: dict[tuple[ir.Value, str], int] = {}
+        self.constant_values: set[ir.Value] = set()
 
     # slots and steps
 
@@ -122,6 +127,7 @@ class _Assembly:
                     s.offset,
                     s.strides,
                     s.whole,
+                    s.space,
                 )
                 for s in self.slots
             ),
@@ -150,7 +156,7 @@ class _Assembly:
         last: dict[ir.Value, int] = {}
         for index, n in enumerate(nodes):
             read = [v for i in n.reads if (v := n.inputs[i]) is not None]
-            for v in [*read, *(v for vs in n.captured.values() for v in vs)]:
+            for v in [*read, *(self.placed.on_host(v) for vs in n.captured.values() for v in vs)]:
                 last[v] = index
         for v in self.placed.outputs:
             last[v] = end
@@ -176,17 +182,24 @@ class _Assembly:
             )
         )
         self.slots[index].strides = self.placed.strides(v)
+        self.slots[index].space = self.placed.space(v) if root is None else self.slots[root].space
         self.slot_of[v] = index
         self.members.setdefault(self.slots[index].root, []).append(v)
         return index
 
-    def _slot_for(self, v: ir.Value) -> int:
-        """The slot of a value that exists already, or of a constant that is met for the first time."""
-        if v in self.slot_of:
-            return self.slot_of[v]
+    def _slot_for(self, v: ir.Value, space: str = HOST) -> int:
+        """The slot of a value that exists already, or of a constant that is met for the first time in ``space``."""
+        known = self.constant_slots.get((v, space))
+        if known is None and v not in self.constant_values:
+            known = self.slot_of.get(v)
+        if known is not None:
+            return known
         if v.const_value is None:
             raise GraphError("a value is read that nothing produces", value=v.name, remedy="The model file is damaged.")
         index = self._new_slot(v, Storage.CONSTANT, -1)
+        self.slots[index].space = space
+        self.constant_slots[v, space] = index
+        self.constant_values.add(v)
         self.constants[index] = np.asarray(to_numpy(v.const_value), order="C")
         return index
 
@@ -200,9 +213,9 @@ class _Assembly:
             if v is None or i not in n.reads:
                 inputs.append(-1)
             elif isinstance(kernel, NativeKernel) and i in kernel.constants:
-                inputs.append(self._packed(v, kernel.constants[i]))
+                inputs.append(self._packed(v, kernel.constants[i], n.space))
             else:
-                inputs.append(self._slot_for(v))
+                inputs.append(self._slot_for(v, n.space))
             if inputs[-1] >= 0:
                 self._touch(inputs[-1], index)
         bodies = tuple(self._body(n, a, index) for a in n.node.attributes.values() if a.type == ir.AttributeType.GRAPH)
@@ -214,7 +227,7 @@ class _Assembly:
             bytes_ = np.dtype(np.uint8)
             kind = TensorType("uint8", bytes_, (total,))
             name = f"{n.placement.node}.workspace"
-            self.slots.append(_Slot(name, kind, bytes_, Storage.ARENA, workspace, index, index, total))
+            self.slots.append(_Slot(name, kind, bytes_, Storage.ARENA, workspace, index, index, total, space=n.space))
         attributes = (
             {a.name: a.value for a in n.node.attributes.values() if a.type != ir.AttributeType.GRAPH}
             if bodies
@@ -231,11 +244,12 @@ class _Assembly:
             agreements=n.agreements,
         )
 
-    def _packed(self, v: ir.Value, constant: Constant) -> int:
+    def _packed(self, v: ir.Value, constant: Constant, space: str) -> int:
         array = constant() if callable(constant) else constant
         index = len(self.slots)
         kind = TensorType(None, array.dtype, tuple(array.shape))
         self.slots.append(_Slot(f"{v.name}.packed", kind, array.dtype, Storage.CONSTANT, index, -1, -1, array.nbytes))
+        self.slots[index].space = space
         self.constants[index] = array
         return index
 
@@ -245,7 +259,7 @@ class _Assembly:
     def _body(self, n: PlacedNode, a: ir.Attr, index: int) -> SubPlan:
         captured = n.captured.get(a.name, [])
         plan = self.parent.build(a.value, captures=captured, outer=self.placed.early)
-        slots = tuple(self._slot_for(v) for v in captured)
+        slots = tuple(self._slot_for(self.placed.on_host(v)) for v in captured)
         for s in slots:
             self._touch(s, index)
         return SubPlan(a.name, plan, len(a.value.inputs), slots)

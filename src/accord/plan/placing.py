@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from accord.backends.memory import HOST
 from accord.backends.protocol import Alias, Kernel, NativeKernel, ViewKernel
 from accord.ir import dims as D
 from accord.ir.agreement import Agreement
@@ -42,6 +43,7 @@ class PlacedNode:
         agreements: What must hold of sizes before machine code may start.
         needed: Something returned depends on it.
         captured: By attribute, the outer values that a body graph reads.
+        space: The memory that its operands are in.
     """
 
     node: ir.Node
@@ -52,6 +54,7 @@ class PlacedNode:
     agreements: tuple[Agreement, ...] = ()
     needed: bool = False
     captured: dict[str, list[ir.Value]] = field(default_factory=dict)
+    space: str = HOST
 
     @property
     def placement(self) -> Placement:
@@ -75,6 +78,7 @@ class PlacedGraph:
         early: Symbols that are known when a run starts.
         views: Values that share the memory of another one.
         homes: Values that are written to their place in the value that joins them: that value, and where in it.
+        spaces: The memories of values that are not in the host's; constants are wherever they are read.
     """
 
     def __init__(
@@ -104,12 +108,14 @@ class PlacedGraph:
         self.nodes: list[PlacedNode] = []
         self.views: dict[ir.Value, tuple[ir.Value, Alias]] = {}
         self.homes: dict[ir.Value, tuple[ir.Value, Access]] = {}
+        self.spaces: dict[ir.Value, str] = {}
+        self._moved: dict[tuple[ir.Value, str], ir.Value] = {}
         #: How values lie that are not row-major.
         self._layouts: dict[ir.Value, Access] = {}
-        self._reordered: dict[tuple[ir.Value, Order], ir.Value] = {}
+        self._reordered: dict[tuple[ir.Value, Order, str], ir.Value] = {}
         for node in graph:
             self._place(node)
-        self.outputs = [self._row_major(v, "the caller") for v in graph.outputs]
+        self.outputs = [self._moved_to(self._row_major(v, "the caller"), HOST, "the caller") for v in graph.outputs]
         self._mark_needed(self.nodes)
         self.nodes = [n for n in self.nodes if n.needed]
         self._join_in_place(self.nodes)
@@ -132,6 +138,8 @@ class PlacedGraph:
         placed = self.placer.place(node, self._layouts, may_alias=may_alias)
         agreements = self._agreements(node, placed)
         unknown = self._unknown_symbols(node, placed, agreements)
+        if not unknown and self._space_of(placed) != HOST and self._is_late(node, placed.placement.kernel, agreements):
+            unknown = {str(o.name) for o in node.outputs}  # what is made while running is in the host's memory
         if unknown:
             placed = self.placer.place(
                 node,
@@ -140,11 +148,7 @@ class PlacedGraph:
                 why=Reason(f"sizes depend on data: {', '.join(sorted(unknown))}"),
             )
             agreements = self._agreements(node, placed)
-        # by value, as layouts are: a node that reads one twice (a convolution whose epilogue adds its input) reads it
-        # in one order
-        orders = {node.inputs[i]: order for i, order in placed.reorders.items()}
-        reader = f"{placed.placement.node} ({placed.placement.op})"
-        inputs = [v if v is None or v not in orders else self._in_order(v, orders[v], reader) for v in node.inputs]
+        placed, inputs, space = self._brought_together(node, placed)
         self._layouts.update(placed.layouts)
         for j, alias in placed.aliases.items():
             source, out = inputs[alias.input], node.outputs[j]
@@ -152,15 +156,125 @@ class PlacedGraph:
             self.views[out] = (source, alias)
             if alias.access.strides != contiguous(self.facts.tensor(out).shape or ()):
                 self._layouts[out] = Access(alias.access.strides)
-        kernel = placed.placement.kernel
         for o in node.outputs:
             self._note_symbols(o)
-        reads = tuple(range(len(inputs)))
-        if kernel is not None and kernel.reads is not None:
-            reads = kernel.reads
-        if placed.aliases:
-            reads = tuple(sorted({a.input for a in placed.aliases.values()}))
-        self.nodes.append(PlacedNode(node, placed, inputs, reads, self._is_late(node, kernel, agreements), agreements))
+            if space != HOST:
+                self.spaces[o] = space
+        late = self._is_late(node, placed.placement.kernel, agreements)
+        self.nodes.append(PlacedNode(node, placed, inputs, _reads_of(node, placed), late, agreements, space=space))
+
+    def _brought_together(self, node: ir.Node, placed: Placed) -> tuple[Placed, list[ir.Value | None], str]:
+        """What a node reads, in one memory and in the orders that its kernel wants; and which memory that is.
+
+        The kernel is chosen again where a value lies otherwise once it was moved.
+        """
+        inputs, reads = list(node.inputs), _reads_of(node, placed)
+        reader = f"{placed.placement.node} ({placed.placement.op})"
+        space = self._space_of(placed)
+        if not placed.aliases and not isinstance(placed.placement.kernel, ViewKernel):
+            for i in reads:
+                moved = inputs[i]
+                inputs[i] = None if moved is None else self._moved_to(moved, space, reader)
+            for captured in self._captured(node):
+                self._moved_to(captured, HOST, reader)
+            if any(self._lies_otherwise(old, new) for old, new in zip(node.inputs, inputs, strict=True)):
+                placed = self.placer.place(node, self._seen_by(node, inputs), space=space)
+        elif inputs[reads[0]] in self.spaces:
+            space = self.spaces[inputs[reads[0]]]  # type: ignore[index]
+        # by value, as layouts are: a node that reads one twice (a convolution whose epilogue adds its input) reads it
+        # in one order
+        orders = {node.inputs[i]: order for i, order in placed.reorders.items()}
+        for i, old in enumerate(node.inputs):
+            given = inputs[i]
+            if given is not None and old in orders:
+                inputs[i] = self._in_order(given, orders[old], reader, space)
+        return placed, inputs, space
+
+    # memories
+
+    def space(self, v: ir.Value) -> str:
+        """The memory that a value is in."""
+        return self.spaces.get(v, HOST)
+
+    def _space_of(self, placed: Placed) -> str:
+        """The memory in which a kernel reads and writes."""
+        if not isinstance(placed.placement.kernel, NativeKernel):
+            return HOST
+        return self.placer.backend(placed.placement.backend).space
+
+    def on_host(self, v: ir.Value) -> ir.Value:
+        """``v``, or its copy in the host's memory."""
+        return self._moved.get((v, HOST), v)
+
+    @staticmethod
+    def _captured(node: ir.Node) -> list[ir.Value]:
+        """What the body graphs of a node read from outside."""
+        graphs = [a.value for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+        return [v for g in graphs for v in captured_values(g)]
+
+    def _lies_otherwise(self, old: ir.Value | None, new: ir.Value | None) -> bool:
+        """Whether a value that was moved lies otherwise than before: it had gaps."""
+        return old is not None and new is not None and old is not new and self._strides(old) != self._strides(new)
+
+    def _seen_by(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> dict[ir.Value, Access]:
+        """All layouts, with those of a node's inputs as of what it reads in their place."""
+        layouts = dict(self._layouts)
+        for old, new in zip(node.inputs, inputs, strict=True):
+            if old is not None and new is not None and new is not old:
+                layouts[old] = Access(self._strides(new))
+        return layouts
+
+    def _moved_to(self, v: ir.Value, space: str, reader: str) -> ir.Value:
+        """``v`` in another memory, where ``reader`` wants it: a new value and the node that copies it."""
+        if self.space(v) == space or (v.const_value is not None and not v.is_graph_input()):
+            return v
+        made = self._moved.get((v, space))
+        if made is not None:
+            return made
+        fact = self.facts.tensor(v)
+        dtype = numpy_dtype(fact)
+        view = self._moved_view(v, space, reader)
+        if view is not None:
+            return view
+        if self._order_of(v) is None:  # it has gaps
+            v = self._in_order(v, tuple(range(fact.rank or 0)), reader, self.space(v))
+            return self._moved_to(v, space, reader)
+        owner = self.placer.owner_of(space if space != HOST else self.space(v))
+        nbytes = D.product(fact.shape or ()) * (0 if dtype is None else dtype.itemsize)
+        made = ir.Value(name=f"{v.name}.{space}")
+        self.facts[made] = fact
+        node = ir.Node("", "Identity", [v], outputs=[made], name=f"{v.name}.to.{space}")
+        why = f"{reader} reads '{v.name}' in the memory {space}, it is in {self.space(v)}"
+        kernel = owner.transfer(nbytes, self.space(v), space)
+        placement = Placement(str(node.name), "Copy", owner.name, kernel, copies=why)
+        if v in self._layouts:
+            self._layouts[made] = Access(self._strides(v))
+        if space != HOST:
+            self.spaces[made] = space
+        self.nodes.append(PlacedNode(node, Placed(placement), [v], (0,), late=False, space=space))
+        self._moved[v, space] = made
+        return made
+
+    def _moved_view(self, v: ir.Value, space: str, reader: str) -> ir.Value | None:
+        """A view of all of another value, as a view of that one's copy; None for what is no such view."""
+        source, alias = self.views.get(v, (None, None))
+        if source is None or alias is None or not alias.whole or self._order_of(source) is None:
+            return None
+        moved = self._moved_to(source, space, reader)
+        if self._strides(moved) != self._strides(source) or moved is source:
+            return None
+        made = ir.Value(name=f"{v.name}.{space}")
+        self.facts[made] = self.facts.tensor(v)
+        node = ir.Node("", "Identity", [moved], outputs=[made], name=f"{v.name}.in.{space}")
+        placed = Placed(Placement(str(node.name), "View", "plan", ViewKernel()), aliases={0: alias})
+        self.views[made] = (moved, alias)
+        if v in self._layouts:
+            self._layouts[made] = self._layouts[v]
+        if space != HOST:
+            self.spaces[made] = space
+        self.nodes.append(PlacedNode(node, placed, [moved], (0,), late=False, space=space))
+        self._moved[v, space] = made
+        return made
 
     def _is_late(self, node: ir.Node, kernel: Kernel | None, agreements: Iterable[Agreement]) -> bool:
         late = any(not self.is_static(self.facts.get(o)) for o in node.outputs if o.name)
@@ -193,9 +307,12 @@ class PlacedGraph:
 
     # reorders
 
-    def _in_order(self, v: ir.Value, order: Order, reader: str) -> ir.Value:
-        """``v`` in another order of axes, which ``reader`` wants: a new value and the node that makes it."""
-        made = self._reordered.get((v, order))
+    def _in_order(self, v: ir.Value, order: Order, reader: str, space: str) -> ir.Value:
+        """``v`` in another order of axes, which ``reader`` wants: a new value and the node that makes it.
+
+        It is made in ``space``, which is that of ``v`` unless it is a constant.
+        """
+        made = self._reordered.get((v, order, space))
         if made is not None:
             return made
         fact = self.facts.tensor(v)
@@ -205,13 +322,16 @@ class PlacedGraph:
         self.facts[made] = fact
         layouts = dict(self._layouts)
         layouts[made] = Access(in_order(fact.shape or (), order))
-        placed = self.placer.place(node, layouts)
+        placed = self.placer.place(node, layouts, space=space)
         why = f"{reader} reads '{v.name}' {_order_text(order)}, it lies {_order_text(self._order_of(v))}"
         placed = replace(placed, placement=replace(placed.placement, copies=why))
         if layouts[made].strides != contiguous(fact.shape or ()):
             self._layouts[made] = layouts[made]
-        self.nodes.append(PlacedNode(node, placed, [v], (0,), self._is_late(node, placed.placement.kernel, ())))
-        self._reordered[v, order] = made
+        late = self._is_late(node, placed.placement.kernel, ())
+        self.nodes.append(PlacedNode(node, placed, [v], (0,), late, space=space))
+        self._reordered[v, order, space] = made
+        if space != HOST:
+            self.spaces[made] = space
         return made
 
     def _row_major(self, v: ir.Value, reader: str) -> ir.Value:
@@ -222,7 +342,7 @@ class PlacedGraph:
         if v not in self.views and self._order_of(v) == order:  # only the strides of axes of size 1 are others
             del self._layouts[v]
             return v
-        return self._in_order(v, order, reader)
+        return self._in_order(v, order, reader, self.space(v))
 
     # joins
 
@@ -238,7 +358,7 @@ class PlacedGraph:
             for v in {v for i in n.reads if (v := n.inputs[i]) is not None}:
                 readers.setdefault(v, []).append(n)
         fixed = {source for source, _ in self.views.values()} | set(self.views) | set(self.outputs)
-        fixed.update(v for n in nodes for values in n.captured.values() for v in values)
+        fixed.update(self.on_host(v) for n in nodes for values in n.captured.values() for v in values)
         inside: dict[int, set[int]] = {}
         stale: dict[int, PlacedNode] = {}
         orders = {id(n): self._order_of(n.node.outputs[0]) for n in nodes if n.placed.joins is not None}
@@ -289,14 +409,12 @@ class PlacedGraph:
         if inside and inside == frozenset(n.reads):
             n.placed = replace(n.placed, placement=replace(n.placement, backend="plan", kernel=ViewKernel()))
             return
-        layouts = dict(self._layouts)
+        layouts = self._seen_by(node, n.inputs)
         for o in node.outputs:
             if o.name and self.facts.tensor(o).shape is not None:
                 layouts[o] = Access(self._strides(o))
-        for old, new in zip(node.inputs, n.inputs, strict=True):
-            if old is not None and new is not None and new is not old:
-                layouts[old] = Access(self._strides(new))
-        n.placed = self.placer.place(node, layouts, placed_inputs=inside)
+        anywhere = isinstance(n.placement.kernel, ViewKernel)
+        n.placed = self.placer.place(node, layouts, placed_inputs=inside, space=None if anywhere else n.space)
         kernel = n.placement.kernel
         if kernel is not None and kernel.reads is not None:
             n.reads = kernel.reads
@@ -348,7 +466,7 @@ class PlacedGraph:
                 if a.type == ir.AttributeType.GRAPH:
                     captured = captured_values(a.value)
                     n.captured[a.name] = captured
-                    needed.update(captured)
+                    needed.update(map(self.on_host, captured))
                     for v in captured:
                         symbols |= self._late_symbols(v)
 
@@ -357,6 +475,14 @@ class PlacedGraph:
         if not isinstance(fact, TensorFact) or fact.shape is None:
             return set()
         return set().union(*(D.symbols_of(d) for d in fact.shape)) - set(self.early)
+
+
+def _reads_of(node: ir.Node, placed: Placed) -> tuple[int, ...]:
+    """Numbers of the inputs that a kernel looks at."""
+    if placed.aliases:
+        return tuple(sorted({a.input for a in placed.aliases.values()}))
+    kernel = placed.placement.kernel
+    return tuple(range(len(node.inputs))) if kernel is None or kernel.reads is None else kernel.reads
 
 
 def _order_text(order: Order | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from accord.backends.memory import HOST
 from accord.backends.protocol import Kernel, NativeKernel
 from accord.ir.agreement import Agreement
 from accord.ir.compute import SizeFunction, compile_dims
@@ -52,6 +53,7 @@ class Slot:
         offset: Where it starts in its root's memory, in bytes, symbolic.
         strides: In elements, symbolic; None for row-major.
         whole: The slot whose elements it has in another shape, or -1.
+        space: The memory that it is in.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Slot:
     offset: DimLike = 0
     strides: tuple[DimLike, ...] | None = None
     whole: int = -1
+    space: str = HOST
 
     @property
     def shape(self) -> Shape | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from accord.backends.memory import HOST, Block
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
@@ -20,7 +21,7 @@ from accord.ir.compute import content_symbol
 from accord.plan.plan import Plan, Slot, Step, Storage
 from accord.plan.types import TensorType
 from accord.runtime import control
-from accord.runtime.frame import Arena, Frame, Segment, disagreement, order_for
+from accord.runtime.frame import Arena, Frame, Segment, disagreement, orders_for
 from accord.runtime.growth import refuse_growth
 from accord.runtime.watch import WATCH, Running
 
@@ -49,7 +50,9 @@ class Executor:
         self.device = device
         self._lock = threading.Lock()
         self._prepared = False
-        self._order = order_for(plan)
+        self._orders = orders_for(plan)
+        #: Constants in other memories than the host's, by slot.
+        self._uploaded: dict[int, Block] = {}
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._arenas: list[Arena] = []
         self._solved: dict[Any, tuple[tuple[int, ...], dict[str, int]]] = {}
@@ -123,10 +126,19 @@ class Executor:
                 step.kernel.prepare()
         for backend, found in kernels.items():
             self.backends[backend].prepare(found)
+        self._upload()
         for (index, _), child in self.children.items():
             if self.plan.steps[index].placement.op != "If":
                 child.prepare()
         self._prepared = True
+
+    def _upload(self) -> None:
+        """Bring constants to the memories in which they are read."""
+        memories = {b.memory.space: b.memory for b in self.backends.values() if b.memory is not None}
+        for i, array in self.plan.constants.items():
+            space = self.plan.slots[i].space
+            if space != HOST:
+                self._uploaded[i] = memories[space].upload(array)
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
         """The frame for these sizes and its arena's size in bytes; nothing is run."""
@@ -137,13 +149,13 @@ class Executor:
     def held(self) -> int:
         """Bytes of the arenas that are kept, those of body graphs too."""
         with self._lock:
-            own = sum(a.buffer.nbytes for a in self._arenas)
+            own = sum(a.nbytes for a in self._arenas)
         return own + sum(c.held() for c in self.children.values())
 
     def trim(self) -> int:
         """Give memory that no run uses back to the system; returns the number of bytes."""
         with self._lock:
-            freed = sum(a.buffer.nbytes for a in self._arenas)
+            freed = sum(a.nbytes for a in self._arenas)
             self._arenas.clear()
             self._frames.clear()
         return freed + sum(c.trim() for c in self.children.values())
@@ -241,7 +253,8 @@ class Executor:
             arena = self._arenas.pop() if self._arenas else Arena()
         if frame is None:
             self.prepare()
-            frame = Frame(self.plan, key, self._order, self.backends, stepwise=self.stepwise)
+            constants = {i: b.address for i, b in self._uploaded.items()}
+            frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
         if attach:
             frame.attach(arena)
         return frame, arena

@@ -15,15 +15,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from accord.backends.memory import HOST, Block, Memory
 from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, ViewKernel
 from accord.errors import ExecutionError, InputError
 from accord.ir.agreement import Agreement
 from accord.model.limits import physical_memory
-from accord.plan.arena import ALIGNMENT, ArenaOrder, Block, arrange
+from accord.plan.arena import ALIGNMENT, ArenaOrder, arrange
+from accord.plan.arena import Block as Span
 from accord.plan.plan import Plan, Sizes, Step, Storage
 from accord.runtime.growth import HOST_SCRATCH
 
-__all__ = ["Arena", "Frame", "Segment", "arena_blocks", "disagreement", "order_for"]
+__all__ = ["Arena", "Frame", "Segment", "arena_blocks", "disagreement", "orders_for"]
 
 #: A program and the step of each of its phases, or the index of a step that Python runs.
 Segment: TypeAlias = "tuple[Program, list[int]] | int"
@@ -33,12 +35,33 @@ _MAX_ELEMENTS = 1 << 56
 
 
 class Arena:
-    """One block of aligned memory; it only grows."""
+    """One block of aligned memory in the host's memory, and one in each other memory that a plan needs; they only grow.
+
+    Attributes:
+        buffer: The host's.
+        address: Where it begins.
+        blocks: The others, by space.
+    """
 
     def __init__(self) -> None:
         self._raw = np.empty(0, np.uint8)
         self.buffer = self._raw
         self.address = 0
+        self.blocks: dict[str, Block] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all memories."""
+        return self.buffer.nbytes + sum(b.nbytes for b in self.blocks.values())
+
+    def ensure_in(self, memory: Memory, nbytes: int) -> int:
+        """The address of the block in ``memory``, which has room for at least ``nbytes`` bytes."""
+        block = self.blocks.get(memory.space)
+        if block is None or block.nbytes < nbytes:
+            self.blocks.pop(memory.space, None)  # before the larger one is asked for
+            block = None
+            block = self.blocks[memory.space] = memory.allocate(nbytes)
+        return block.address
 
     def ensure(self, nbytes: int) -> None:
         """Have room for at least ``nbytes`` bytes. What was in it is lost when it grows."""
@@ -49,14 +72,14 @@ class Arena:
             self.address = self.buffer.ctypes.data
 
 
-def arena_blocks(plan: Plan) -> list[Block]:
-    """The blocks that a plan needs: one for each memory class that lives in the arena."""
+def arena_blocks(plan: Plan, space: str = HOST) -> list[Span]:
+    """The blocks that a plan needs in a memory: one for each memory class that lives in the arena."""
     spans: dict[int, tuple[int, int]] = {}
     for s in plan.slots:
-        if s.storage is Storage.ARENA:
+        if s.storage is Storage.ARENA and s.space == space:
             first, last = spans.get(s.root, (s.first, s.last))
             spans[s.root] = (min(first, s.first), max(last, s.last))
-    return [Block(root, first, last) for root, (first, last) in spans.items()]
+    return [Span(root, first, last) for root, (first, last) in spans.items()]
 
 
 @dataclass(slots=True)
@@ -75,7 +98,8 @@ class Frame:
     Attributes:
         key: The symbols' values.
         returned: Shape of each output whose size is known before the run.
-        arena_bytes: Arena that a run needs.
+        arena_bytes: Arena in the host's memory that a run needs.
+        space_bytes: Arenas in other memories that it needs, by space.
         segments: In order.
         values: For each slot the array (or other value) that Python steps see.
     """
@@ -84,9 +108,10 @@ class Frame:
         self,
         plan: Plan,
         key: tuple[int, ...],
-        order: Callable[[Mapping[int, int]], ArenaOrder],
+        orders: Orders,
         backends: Mapping[str, Backend],
         *,
+        constants: Mapping[int, int] | None = None,
         stepwise: bool = False,
     ) -> None:
         self.plan = plan
@@ -109,7 +134,15 @@ class Frame:
             if (s := plan.slots[i]).dtype is not None
         }
         self._refuse_impossible(nbytes)
-        self._bases, self.arena_bytes = order(nbytes).offsets(nbytes)
+        self._bases, self.arena_bytes = orders[HOST](nbytes).offsets(nbytes)
+        self.space_bytes: dict[str, int] = {}
+        for space, order in orders.items():
+            if space != HOST:
+                bases, self.space_bytes[space] = order(nbytes).offsets(nbytes)
+                self._bases.update(bases)
+        self._constants = constants or {}
+        self._memories = {b.memory.space: b.memory for b in backends.values() if b.memory is not None}
+        self._space_bases: dict[str, int] = {}
         self._refuse_too_large(nbytes)
         self._base = 0
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
@@ -215,7 +248,7 @@ class Frame:
                 used.update(step.inputs)
                 used.update(step.outputs)
                 used.update(c for b in step.bodies for c in b.captured)
-        return sorted(i for i in used if i >= 0)
+        return sorted(i for i in used if i >= 0 and plan.slots[i].space == HOST)
 
     def _lay_out(self, step_sizes: Mapping[int, tuple[int, ...]], backends: Mapping[str, Backend]) -> None:
         """Build the operand table and the programs."""
@@ -244,19 +277,23 @@ class Frame:
                 last.spans.append((start, len(operands)))
                 last.steps.append(index)
         self._table = np.zeros(len(operands), np.int64)
-        arena: list[tuple[int, int]] = []
+        arenas: dict[str, list[tuple[int, int]]] = {}
         caller: dict[int, list[tuple[int, int]]] = {}
         for i, slot in enumerate(operands):
             root, start = plan.slots[slot].root, self._sizes.offsets.get(slot, 0)
             storage = plan.slots[root].storage
             if storage is Storage.ARENA:
-                arena.append((i, self._bases[root] + start))
+                arenas.setdefault(plan.slots[root].space, []).append((i, self._bases[root] + start))
             elif storage is Storage.CONSTANT:
-                self._table[i] = self.values[root].ctypes.data + start
+                place = self._constants.get(root)
+                self._table[i] = (self.values[root].ctypes.data if place is None else place) + start
             elif storage in (Storage.INPUT, Storage.OUTPUT):
                 caller.setdefault(root, []).append((i, start))
-        self._arena_entries: np.ndarray[Any, Any] = np.array([i for i, _ in arena], np.int64)
-        self._arena_offsets: np.ndarray[Any, Any] = np.array([at for _, at in arena], np.int64)
+        #: By space, which entries of the table point into its arena, and how far.
+        self._arena_entries = {
+            space: (np.array([i for i, _ in found], np.int64), np.array([at for _, at in found], np.int64))
+            for space, found in arenas.items()
+        }
         # NumPy takes several times as long to store one element
         self._cells = (ctypes.c_int64 * len(operands)).from_buffer(self._table.data) if operands else None
         #: Table entries of the caller's arrays by root: where, and what to add to the address.
@@ -278,13 +315,25 @@ class Frame:
 
     def attach(self, arena: Arena) -> None:
         """Point everything that lives in the arena into ``arena``."""
+        for space, nbytes in self.space_bytes.items():
+            base = arena.ensure_in(self._memories[space], nbytes)
+            if base != self._space_bases.get(space):
+                self._space_bases[space] = base
+                self._point(space, base)
         arena.ensure(self.arena_bytes)
         if arena.address == self._base and arena.address:
             return
         self._base = arena.address
-        self._table[self._arena_entries] = self._arena_offsets + arena.address
+        self._point(HOST, arena.address)
         for i, offset in self._arena_views:
             self.values[i] = self._part(i, arena.buffer, offset)
+
+    def _point(self, space: str, base: int) -> None:
+        """Write the addresses of what lives in the arena of ``space``."""
+        found = self._arena_entries.get(space)
+        if found is not None:
+            entries, offsets = found
+            self._table[entries] = offsets + base
 
     def bind_caller(self, arrays: Mapping[int, Any]) -> None:
         """Write the addresses of the caller's inputs and of the new outputs, by root slot."""
@@ -344,9 +393,17 @@ def _count(shape: Sequence[int]) -> int:
     return n
 
 
-def order_for(plan: Plan) -> Callable[[Mapping[int, int]], ArenaOrder]:
-    """A function that arranges the arena for the first sizes it sees and keeps that order."""
-    blocks = arena_blocks(plan)
+#: By space, what arranges its arena for given sizes of the slots.
+Orders: TypeAlias = "Mapping[str, Callable[[Mapping[int, int]], ArenaOrder]]"
+
+
+def orders_for(plan: Plan) -> Orders:
+    """For each memory a function that arranges its arena for the first sizes it sees and keeps that order."""
+    return {space: _order_for(plan, space) for space in sorted({HOST, *(s.space for s in plan.slots)})}
+
+
+def _order_for(plan: Plan, space: str) -> Callable[[Mapping[int, int]], ArenaOrder]:
+    blocks = arena_blocks(plan, space)
     cached: list[ArenaOrder] = []
 
     def order(nbytes: Mapping[int, int]) -> ArenaOrder:

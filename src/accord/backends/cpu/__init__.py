@@ -97,6 +97,10 @@ class CpuBackend(Backend):
             return foreign
         _register()
         key = (root.node.domain, root.node.op_type)
+        if root.node.domain not in ("", FUSED_DOMAIN) and key not in ROOTS:
+            from accord.backends.cpu.families.declared import takes_epilogue
+
+            return takes_epilogue(root)
         if key not in ROOTS:
             return super().fuses(root)
         kernel = SELECTORS[key](root)

@@ -15,14 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from accord.backends.cpu.finish import FinishCode, finish_words
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.program import KernelCode
+from accord.backends.cpu.root import RootView
 from accord.backends.protocol import HostKernel, Launch, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.contract.choose import Choice, call_attributes
 from accord.contract.contract import Execution
 from accord.contract.sizes import evaluate_size
 from accord.errors import ContractError
+from accord.expr.onnx_ops import dtype_name
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
@@ -35,6 +38,8 @@ __all__ = ["DeclaredHostKernel", "library_kernel", "memory_of"]
 
 #: Scratch memory of threads lies apart by a multiple of this.
 _LINE = 64
+#: Number of the first parameter that is a word.
+_FIRST = 2
 
 
 def memory_of(choice: Choice) -> Execution:
@@ -48,7 +53,7 @@ class _Argument:
 
     Attributes:
         kind: "operand" (its address, moved by ``word`` bytes), "null", "int", "double", "words" (address of the
-            parameters from ``word`` on), "workspace" or "none".
+            parameters from ``word`` on), "workspace", "finish", "context" or "none".
         number: Of the operand.
         word: Of the parameter.
         copied: Word with its bytes where it has to be copied if it is not aligned, else -1.
@@ -64,7 +69,7 @@ class _Argument:
 
 @record
 class CallCode(KernelCode):
-    """Calls a function whose address is parameter 0.
+    """Calls a function whose address is parameter 0; parameter 1 is the address of ``finish``.
 
     Attributes:
         arguments: In order.
@@ -73,6 +78,7 @@ class CallCode(KernelCode):
         workspace: Operand of the scratch memory, -1 for none.
         room: Word with the bytes that one thread has of it.
         own: Word with those among them that are for the function.
+        finish: What the function calls on blocks of its result; None for nothing.
     """
 
     arguments: tuple[_Argument, ...]
@@ -81,8 +87,14 @@ class CallCode(KernelCode):
     workspace: int
     room: int
     own: int
+    finish: FinishCode | None = None
 
     checks = True
+
+    @property
+    def needs(self) -> tuple[KernelCode, ...]:
+        """What the function calls."""
+        return () if self.finish is None else (self.finish,)
 
     @property
     def symbol(self) -> str:
@@ -114,6 +126,10 @@ class CallCode(KernelCode):
                 texts.append(f"ptr {b.op(f'getelementptr i64, ptr %params, i64 {a.word}')}")
             elif a.kind == "workspace":
                 texts.append(f"ptr {scratch}")
+            elif a.kind == "finish":
+                texts.append(f"ptr {b.op(f'inttoptr i64 {b.param(1)} to ptr')}")
+            elif a.kind == "context":
+                texts.append(f"ptr {self._context(b)}")
             else:
                 texts.append("ptr null")
         function = b.op(f"inttoptr i64 {b.param(0)} to ptr")
@@ -124,6 +140,15 @@ class CallCode(KernelCode):
         for moved, given, taken, count in back:
             b.branch(moved, functools.partial(_copy, b, given, taken, count))
         return b.module()
+
+    @staticmethod
+    def _context(b: Builder) -> str:
+        """Parameters and operands, for :class:`FinishCode`."""
+        context = b.op("alloca [2 x ptr]")
+        b.emit(f"store ptr %params, ptr {context}")
+        second = b.op(f"getelementptr ptr, ptr {context}, i64 1")
+        b.emit(f"store ptr %operands, ptr {second}")
+        return context
 
     def _aligned(
         self, b: Builder, a: _Argument, pointer: str, scratch: str, place: str, back: list[tuple[str, str, str, str]]
@@ -152,7 +177,7 @@ def _copy(b: Builder, source: str, target: str, count: str) -> None:
 
 
 def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
-    """The step for a C function."""
+    """The step for a C function; what is fused behind it is computed by the function's own blocks."""
     contract, kernel, memory = choice.contract, choice.kernel, memory_of(choice)
     s = contract.semantic
     slots = signature(contract, kernel)
@@ -168,8 +193,10 @@ def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
         missing = next(p.name for p, there in zip(s.outputs, named, strict=True) if not there)
         return Reason(f"the node does not ask for output '{missing}', and a C function writes all of them")
     reads = tuple(i for i in range(len(s.inputs)) if view.has(i))
+    epilogue = view.epilogue if isinstance(view, RootView) else None
+    first = len(reads) + (0 if epilogue is None else len(epilogue.extras))
     operand = {("input", i): k for k, i in enumerate(reads)}
-    operand |= {("output", j): len(reads) + j for j in range(len(s.outputs))}
+    operand |= {("output", j): first + j for j in range(len(s.outputs))}
     sizes: dict[str, DimLike] = dict(choice.bound.sizes)
     for p, fact, there in facts:
         for size, n in zip(p.sizes or (), fact.shape or (), strict=False) if "..." not in (p.sizes or ()) else ():
@@ -199,8 +226,23 @@ def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
         "workspace": None,
         "bytes": own,
         "stream": None,
+        "epilogue": None,
+        "context": None,
     }
+    finish: FinishCode | None = None
+    if epilogue is not None:
+        out = view.output()
+        dtype = None if out.dtype is None else dtype_name(out.dtype)
+        words = finish_words(epilogue, out.shape or (), dtype or "")
+        if isinstance(words, Reason):
+            return words
+        finish = FinishCode(epilogue, len(out.shape or ()), writer.add(*words, 0), tuple(range(len(reads), first)))
     for slot, value in zip(slots, values_of(slots, call), strict=True):
+        if slot.kind in ("epilogue", "context"):
+            arguments.append(
+                _Argument("none" if finish is None else "finish" if slot.kind == "epilogue" else "context")
+            )
+            continue
         if slot.kind not in ("input", "output"):
             arguments.append(writer.argument(slot, value))
             continue
@@ -218,13 +260,15 @@ def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
         tuple(arguments),
         words=0,
         alignment=memory.alignment,
-        workspace=-1 if total == 0 else len(reads) + len(s.outputs),
+        workspace=-1 if total == 0 else first + len(s.outputs),
         room=writer.add(total),
         own=writer.add(own),
     )
-    code = CallCode(code.arguments, len(writer.words) + 1, code.alignment, code.workspace, code.room, code.own)
-    operands = tuple(range(len(reads) + len(s.outputs) + (total != 0)))
-    phase = Phase(code, operands, tuple(writer.words), functools.partial(_launch, address))
+    code = CallCode(
+        code.arguments, len(writer.words) + _FIRST, code.alignment, code.workspace, code.room, code.own, finish
+    )
+    operands = tuple(range(first + len(s.outputs) + (total != 0)))
+    phase = Phase(code, operands, tuple(writer.words), functools.partial(_launch, address, finish))
     pairs = () if aligns else (*memory.in_place, *memory.state)
     return NativeKernel(
         f"{s.qualified_name} ({kernel.name})",
@@ -236,8 +280,8 @@ def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
     )
 
 
-def _launch(address: int, words: Sequence[int]) -> Launch:
-    return Launch((address, *words), 1)
+def _launch(address: int, finish: FinishCode | None, words: Sequence[int]) -> Launch:
+    return Launch((address, 0 if finish is None else finish, *words), 1)
 
 
 def _absent(facts: Sequence[Any], accesses: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -253,7 +297,7 @@ def _workspace(memory: Execution, sizes: Mapping[str, DimLike]) -> DimLike | Rea
 
 
 class _Words:
-    """The parameters after the address."""
+    """The parameters after the two addresses."""
 
     def __init__(self) -> None:
         self.words: list[DimLike] = []
@@ -261,7 +305,7 @@ class _Words:
     def add(self, *values: DimLike) -> int:
         """Number of the parameter that the first of ``values`` becomes."""
         self.words += values
-        return len(self.words) - len(values) + 1
+        return len(self.words) - len(values) + _FIRST
 
     def argument(self, slot: Slot, value: Any) -> _Argument:
         """Everything but tensors."""

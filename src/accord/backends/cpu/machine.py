@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from accord.container import cpu_quota
 from accord.errors import CompileError
 from accord.record import record
 
@@ -296,10 +297,5 @@ def _siblings(processor: int) -> str:
 
 def _quota() -> int:
     """Cores' worth of time that the container may use; all of them where there is no limit."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            return max(1, math.ceil(int(quota) / int(period)))
-    except (OSError, ValueError):  # no cgroup v2 here: affinity alone decides
-        pass
-    return os.cpu_count() or 1
+    quota = cpu_quota()
+    return (os.cpu_count() or 1) if quota is None else max(1, math.ceil(quota))

@@ -24,6 +24,7 @@ __all__ = ["Packing", "joined"]
 
 #: Bytes of a cache line: a vector that crosses one is loaded twice.
 _LINE = 64
+_NUMPY = {"f32": np.float32, "f64": np.float64, "i8": np.int8, "u8": np.uint8, "i32": np.int32}
 
 
 @record
@@ -36,7 +37,7 @@ class Packing:
         hidden: Hidden units.
         units: Units of a panel.
         k: Length of the summed axis; 1 for what has none (biases, peepholes).
-        dtype: Element type of the panels: "f32" or "f64".
+        dtype: Element type of the panels: a key of :data:`_NUMPY`.
     """
 
     gates: tuple[tuple[int, ...], ...]
@@ -60,16 +61,17 @@ class Packing:
         """The panels of a constant, flat and aligned to a cache line.
 
         Args:
-            tensor: [directions, gates * hidden] or [directions, gates * hidden, k], any floating-point type.
+            tensor: [directions, gates * hidden] or [directions, gates * hidden, k]: any floating-point type, or of
+                the panels' own.
         """
         assert isinstance(self.hidden, int) and isinstance(self.panels, int) and isinstance(self.k, int)
-        real = np.dtype(np.float32 if self.dtype == "f32" else np.float64)
-        source = tensor.astype(real).reshape(self.directions, -1, self.hidden, self.k)
-        whole = np.zeros((self.directions, len(self.gates), self.panels * self.units, self.k), real)
+        dtype = np.dtype(_NUMPY[self.dtype])
+        source = tensor.astype(dtype).reshape(self.directions, -1, self.hidden, self.k)
+        whole = np.zeros((self.directions, len(self.gates), self.panels * self.units, self.k), dtype)
         for gate, parts in enumerate(self.gates):
             whole[:, gate, : self.hidden] = sum(source[:, part] for part in parts)
         parted = whole.reshape(self.directions, len(self.gates), self.panels, self.units, self.k)
-        result = _aligned(parted.size, real)
+        result = _aligned(parted.size, dtype)
         result.reshape(self.directions, self.panels, self.k, len(self.gates), self.units)[...] = parted.transpose(
             0, 2, 4, 1, 3
         )

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Sequence
 
 from accord.backends.cpu.jit import machine
+from accord.backends.cpu.lanes import multiply
 from accord.backends.cpu.launches import launch_projection
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
@@ -37,7 +38,7 @@ class Panel:
     """The line of a packed panel.
 
     Attributes:
-        dtype: "f32" or "f64".
+        dtype: "f32" or "f64"; "i32" where an element is a lane of :mod:`accord.backends.cpu.lanes`.
         gates: Gates of each unit.
         units: Units, a multiple of the vector's width.
     """
@@ -120,7 +121,11 @@ def _product(panel: Panel, rows: int, source: str, unit: bool, start: bool) -> B
             loaded = one.load(source, b.address(lines[r], source, place))
             element = printer.splat(dtype, one.value(cast(operand(0, source), dtype), [loaded]), width)
             for v in range(vectors):
-                following.append(fma(b, dtype, width, element, columns[v], sums[r * vectors + v]))
+                total = sums[r * vectors + v]
+                if dtype == "i32":
+                    following.append(multiply(b, width, total, element, columns[v]))
+                else:
+                    following.append(fma(b, dtype, width, element, columns[v], total))
         return following
 
     whole = b.op(f"and i64 %k, {-sets}")
@@ -132,9 +137,10 @@ def _product(panel: Panel, rows: int, source: str, unit: bool, start: bool) -> B
         with b.loop_carrying(whole, "%k", 1, tuple((type_, t) for t in totals)) as (i, carried, rest):
             rest.extend(accumulate(i, carried))
         parts = [rest] + [following[k * len(sums) : (k + 1) * len(sums)] for k in range(1, sets)]
+        add = "add" if dtype == "i32" else "fadd"
         while len(parts) > 1:
             parts = [
-                [b.op(f"fadd {type_} {x}, {y}") for x, y in zip(one, other, strict=True)]
+                [b.op(f"{add} {type_} {x}, {y}") for x, y in zip(one, other, strict=True)]
                 for one, other in zip(parts[::2], parts[1::2], strict=True)
             ]
         totals = parts[0]

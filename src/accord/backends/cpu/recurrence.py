@@ -1,31 +1,47 @@
 """The time loop of recurrent layers in machine code.
 
-A task is one direction of a block of batch entries; it runs over all time steps. A step multiplies the block's states
-with each panel of recurrence weights; while a panel's sums are in the cache nearest to the registers, its units' gates
-and new states follow. The hidden state has two places that take turns, since a step needs all of the old one.
+A team of tasks (:mod:`accord.backends.cpu.rounds`) is one direction of a block of batch entries; it runs over all time
+steps. A step multiplies the block's states with each panel of recurrence weights; while a panel's sums are in the cache
+nearest to the registers, its units' gates and new states follow. Where a step is worth it, the team's members share its
+panels, and each keeps its own in its cache. The hidden state has two places that take turns, since a step needs all of
+the old one.
 
-An entry's states lie together in scratch memory: hidden state twice, the cell's other states, sums of one panel.
+An entry's states lie together in scratch memory: hidden state twice, the cell's other states, sums of one panel for
+each member.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
+from typing import ClassVar
 
 from accord.backends.cpu.gates import Cell, Pass
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.projection import Panel, Rows, emit_product, product_functions
+from accord.backends.cpu.rounds import MOST_MEMBERS, TEAM_BYTES, Rounds
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits, cast, operand
+from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Places", "RecurrenceCode", "recurrence_phase", "state_elements"]
+__all__ = [
+    "CheckedRecurrenceCode",
+    "Place",
+    "Places",
+    "RecurrenceCode",
+    "RecurrenceWriter",
+    "recurrence_phase",
+    "state_elements",
+    "team_elements",
+]
 
 #: Optional inputs and outputs, in the order of the operands, and how many strides each has.
 _TENSORS = {"h0": 3, "c0": 3, "lengths": 1, "y": 4, "y_h": 3, "y_c": 3}
@@ -38,6 +54,8 @@ _SIZES = (
     "reverse",
     "block",
     "blocks",
+    "members",
+    "teams_at",
     "inputs_at",
     "inputs_step",
     "inputs_entry",
@@ -48,6 +66,12 @@ _SIZES = (
 )
 #: Weights of one direction's pass up to this size are read again for each low block; larger ones pay for higher blocks.
 _NEAR_BYTES = 1 << 20
+#: About how many products with weights of each type one core does in a nanosecond; how many nanoseconds a column of
+#: gates takes.
+_PRODUCTS = {"f32": 60, "f64": 30, "i32": 400}
+_GATE_NS = 0.4
+#: Nanoseconds of a step for each member of a team: what the others made takes some hundred to come.
+_MEMBER_NS = 500
 
 
 @record
@@ -63,7 +87,10 @@ class RecurrenceCode(KernelCode):
         units: Units of a panel.
         heights: Of tiles.
         tensors: Names of the optional operands, each with False if the stride of its units is not known to be 1.
+        further: Operands with a parameter of their own, and its name.
     """
+
+    further: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     cell: Cell
     dtype: str
@@ -87,13 +114,14 @@ class RecurrenceCode(KernelCode):
         """Names of the parameters in order."""
         names = [*_SIZES, *(f"weights{i}" for i in range(len(self.cell.passes)))]
         for tensor, _ in self.tensors:
+            names += [n for name, n in self.further if name == tensor]
             if tensor in _TENSORS:
                 names += [f"{tensor}_at", *(f"{tensor}_{a}" for a in range(_TENSORS[tensor]))]
         return names
 
     def module(self, name: str) -> str:
         """LLVM text."""
-        return _Writer(self, name).write()
+        return RecurrenceWriter(self, name).write()
 
 
 class CheckedRecurrenceCode(RecurrenceCode):
@@ -104,10 +132,15 @@ class CheckedRecurrenceCode(RecurrenceCode):
 
 def state_elements(cell: Cell, units: int, panels: DimLike) -> DimLike:
     """Elements of scratch memory that one batch entry of one direction needs."""
-    return panels * (units * (2 + len(cell.states))) + cell.gates * units
+    return panels * (units * (2 + len(cell.states))) + MOST_MEMBERS * cell.gates * units
 
 
-class _Writer:
+def team_elements(dtype: str, directions: int, batch: DimLike, height: int) -> DimLike:
+    """Elements of scratch memory, zero at first, that the teams of blocks of at least ``height`` entries need."""
+    return D.ceildiv(batch, height) * (directions * TEAM_BYTES * 8 // bits(dtype))
+
+
+class RecurrenceWriter:
     """Writes the kernel: :meth:`write` is the function, the rest are its parts from the outside to the inside."""
 
     def __init__(self, code: RecurrenceCode, name: str) -> None:
@@ -130,9 +163,13 @@ class _Writer:
         # places in an entry's states, in elements; the hidden state's is chosen by the step
         self.place = {s: b.mul(self.padded, 2 + i) for i, s in enumerate(self.cell.states)}
         self.sums_at = b.mul(self.padded, 2 + len(self.cell.states))
-        self.entry_size = b.add(self.sums_at, self.cell.gates * code.units)
+        self.entry_size = b.add(self.sums_at, MOST_MEMBERS * self.cell.gates * code.units)
+        # what is multiplied: its type, and how many elements of it there are
+        self.summed = self.dtype
+        self.depth = self.p["hidden"]
 
     def element(self, tensor: str) -> str:
+        """Element type of one of :data:`_TENSORS`."""
         return "i32" if tensor == "lengths" else self.code.stored
 
     def at(self, tensor: str, *indices: str) -> str:
@@ -149,31 +186,42 @@ class _Writer:
     # the function
 
     def write(self) -> str:
+        """LLVM text of the module."""
         b, p = self.b, self.p
+        teams = b.address(b.operand(1), self.dtype, p["teams_at"])
         with b.loop("%first", "%last") as task:
-            number, block = b.divmod(task, p["blocks"])
+            number, block = b.divmod(b.divmod(task, p["members"])[0], p["blocks"])
             self.direction = b.add(number, p["first_direction"])
             self.backward = b.compare("ne", b.op(f"or i64 {self.direction}, {p['reverse']}"), 0)
             self.first = b.mul(block, p["block"])
             self.count = b.min(b.sub(p["batch"], self.first), p["block"])
             entry = b.add(b.mul(self.direction, p["batch"]), self.first)
             self.block_states = b.address(self.states, self.dtype, b.mul(entry, self.entry_size))
-            self._begin()
+            team = b.add(b.mul(self.direction, p["blocks"]), block)
+            self.rounds = Rounds(b, b.op(f"getelementptr i8, ptr {teams}, i64 {b.mul(team, TEAM_BYTES)}"))
+            self.own_sums_at = b.add(self.sums_at, b.mul(self.rounds.member, self.cell.gates * self.code.units))
+            with b.when(self.rounds.leads):
+                self._begin()
             stop = self._longest()
-            with b.loop_carrying(0, stop, 1, (("i64", "0"), ("i64", self.padded))) as (step, (old, new), following):
+            states = (("i64", "0"), ("i64", self.padded))
+            with b.loop_carrying(0, self.rounds.left(stop), 1, states) as (step, (old, new), following):
+                with b.when(self.rounds.leads):
+                    self._prepare(step, old)
                 for number_, pass_ in enumerate(self.cell.passes):
                     self._pass(number_, pass_, step, old, new)
                 following.extend((new, old))
-            self._clear(stop)
-            self._finish(following[0])
+            with b.when(self.rounds.leads):
+                self.rounds.end()
+                self._clear(stop)
+                self._finish(following[0])
         functions: dict[str, Builder] = {}
         for pass_ in self.cell.passes:
-            for f in product_functions(self._panel(pass_), self.code.heights, self.dtype, unit=True):
+            for f in product_functions(self._panel(pass_), self.code.heights, self.summed, unit=True):
                 functions[f.name] = f
         return b.module(*functions.values())
 
     def _panel(self, pass_: Pass) -> Panel:
-        return Panel(self.dtype, len(pass_.gates), self.code.units)
+        return Panel(self.summed, len(pass_.gates), self.code.units)
 
     # before the first step and after the last
 
@@ -277,58 +325,75 @@ class _Writer:
 
     # a step
 
+    def _prepare(self, step: str, old: str) -> None:
+        """What the leader does before a step's products; ``old`` is where the hidden states are."""
+
+    def _multiplied(self, pass_: Pass, old: str) -> str:
+        """Where in an entry's states that is what a pass multiplies."""
+        return old if pass_.source == "h" else self.place[pass_.source]
+
     def _pass(self, number: int, pass_: Pass, step: str, old: str, new: str) -> None:
         """All panels of one product, each followed by its units' states."""
-        b, p = self.b, self.p
+        b, p, passes = self.b, self.p, len(self.cell.passes)
         panel = self._panel(pass_)
-        source = old if pass_.source == "h" else self.place[pass_.source]
-        size = b.mul(p["hidden"], panel.line)
+        size = b.mul(self.depth, panel.line)
         weights = b.address(self.weights, self.dtype, p[f"weights{number}"])
         weights = b.address(weights, self.dtype, b.mul(b.mul(self.direction, p["panels"]), size))
         rows = Rows(
             self.count,
-            b.address(self.block_states, self.dtype, source),
+            b.address(self.block_states, self.dtype, self._multiplied(pass_, old)),
             self.entry_size,
             1,
-            b.address(self.block_states, self.dtype, self.sums_at),
+            b.address(self.block_states, self.dtype, self.own_sums_at),
             self.entry_size,
         )
         odd = b.compare("ne", b.op(f"and i64 {step}, 1"), 0)
-        with b.loop(0, p["panels"]) as turn:
-            # every other step goes back over the panels: those that it starts with are still in the cache
-            back = b.sub(b.sub(p["panels"], 1), turn)
-            index = b.op(f"select i1 {odd}, i64 {back}, i64 {turn}")
-            at = b.address(weights, self.dtype, b.mul(index, size))
-            emit_product(b, panel, self.code.heights, self.dtype, rows, at, p["hidden"])
-            with b.loop(0, self.count) as row:
-                length = self._length(row)
-                last = b.sub(b.sub(length, 1), step)
-                time = b.op(f"select i1 {self.backward}, i64 {last}, i64 {step}")
-                for part in range(self.code.units // self.width):
-                    place = _Place(index, part, row, time, old, new)
-                    if "lengths" not in self.tensor:
-                        self._unit(pass_, place)
-                        continue
-                    b.branch(
-                        b.compare("slt", step, length),
-                        functools.partial(self._unit, pass_, place),
-                        functools.partial(self._ended, pass_, place, step),
-                    )
+        with self.rounds.shared(b.add(b.mul(step, passes), number + 1)) as (part, parts):
+            start = b.op(f"udiv i64 {b.mul(p['panels'], part)}, {parts}")
+            end = b.op(f"udiv i64 {b.mul(p['panels'], b.add(part, 1))}, {parts}")
+            self._begin_part()
+            with b.loop(start, end) as turn:
+                # every other step goes back over the panels: those that it starts with are still in the cache
+                back = b.sub(b.add(start, b.sub(end, 1)), turn)
+                index = b.op(f"select i1 {odd}, i64 {back}, i64 {turn}")
+                at = b.address(weights, self.dtype, b.mul(index, size))
+                emit_product(b, panel, self.code.heights, self.summed, rows, at, self.depth)
+                with b.loop(0, self.count) as row:
+                    self._units(pass_, index, row, step, (old, new))
 
-    def _unit(self, pass_: Pass, place: _Place) -> None:
+    def _begin_part(self) -> None:
+        """What a thread does before its part of a product's panels."""
+
+    def _units(self, pass_: Pass, panel: str, row: str, step: str, hidden: tuple[str, str]) -> None:
+        """New states of a panel's units of one entry; ``hidden`` is where the hidden states are and will be."""
+        b = self.b
+        length = self._length(row)
+        last = b.sub(b.sub(length, 1), step)
+        time = b.op(f"select i1 {self.backward}, i64 {last}, i64 {step}")
+        for part in range(self.code.units // self.width):
+            place = Place(panel, part, row, time, *hidden)
+            if "lengths" not in self.tensor:
+                self._unit(pass_, place)
+                continue
+            b.branch(
+                b.compare("slt", step, length),
+                functools.partial(self._unit, pass_, place),
+                functools.partial(self._ended, pass_, place, step),
+            )
+
+    def _unit(self, pass_: Pass, place: Place) -> None:
         """New states of one vector of units of one entry."""
         b, dtype, width, units = self.b, self.dtype, self.width, self.code.units
         printer = Printer(b, width)
         states = self.entry(place.row)
         lane = place.part * width
         first = b.add(b.mul(place.panel, units), lane)
-        sums = b.address(b.address(states, dtype, self.sums_at), dtype, lane)
+        sums = b.address(b.address(states, dtype, self.own_sums_at), dtype, lane)
         inputs = b.address(self.inputs, dtype, b.mul(self.direction, self.p["inputs_direction"]))
         inputs = b.address(inputs, dtype, b.mul(place.time, self.p["inputs_step"]))
         inputs = b.address(inputs, dtype, b.mul(b.add(self.first, place.row), self.p["inputs_entry"]))
-        inputs = b.address(inputs, dtype, b.add(b.mul(place.panel, self.cell.gates * units), lane))
-        operands = [printer.load(dtype, b.address(sums, dtype, i * units)) for i in range(len(pass_.gates))]
-        operands += [printer.load(dtype, b.address(inputs, dtype, g * units)) for g in pass_.gates]
+        operands = self._sums(pass_, place, [b.address(sums, dtype, i * units) for i in range(len(pass_.gates))])
+        operands += [self._input(place, inputs, g, first) for g in pass_.gates]
         for name in pass_.reads:
             operands.append(printer.load(dtype, self._read(name, place, states, first, lane)))
         values = {name: printer.value(expr, operands) for name, expr in pass_.writes}
@@ -343,7 +408,19 @@ class _Writer:
         if stored:
             self._store(stored["h"], self._y(place.time, place.row), first, b.sub(self.p["hidden"], first))
 
-    def _read(self, name: str, place: _Place, states: str, first: str, lane: int) -> str:
+    def _sums(self, pass_: Pass, place: Place, sums: Sequence[str]) -> list[str]:
+        """A vector of each gate's sums, from where they are."""
+        del pass_, place
+        return [Printer(self.b, self.width).load(self.dtype, at) for at in sums]
+
+    def _input(self, place: Place, line: str, gate: int, first: str) -> str:
+        """A vector of a gate's projected inputs from unit ``first`` on; ``line`` is where those of all gates are."""
+        del first
+        lane = gate * self.code.units + place.part * self.width
+        at = self.b.add(self.b.mul(place.panel, self.cell.gates * self.code.units), lane)
+        return Printer(self.b, self.width).load(self.dtype, self.b.address(line, self.dtype, at))
+
+    def _read(self, name: str, place: Place, states: str, first: str, lane: int) -> str:
         """Address of a further operand of a pass."""
         b, units = self.b, self.code.units
         if name == "h":
@@ -357,7 +434,7 @@ class _Writer:
         base = b.address(self.tensor["peepholes"], self.dtype, self.p["peepholes_at"])
         return b.address(base, self.dtype, b.add(b.mul(number, 3 * units), int(name[1:]) * units + lane))
 
-    def _ended(self, pass_: Pass, place: _Place, step: str) -> None:
+    def _ended(self, pass_: Pass, place: Place, step: str) -> None:
         """A sequence that has ended keeps its states, and its outputs are zero."""
         if all(name != "h" for name, _ in pass_.writes):
             return
@@ -372,7 +449,7 @@ class _Writer:
 
 
 @record
-class _Place:
+class Place:
     """Where in a step code is: panel, vector of the panel's units, entry of the block, time, and hidden states."""
 
     panel: str
@@ -391,6 +468,7 @@ class Places:
         weights: Where each pass's panels begin, in elements of the weights.
         inputs: Projected inputs in scratch memory: first element; strides of step, entry and direction.
         states: States in scratch memory, see :func:`state_elements`.
+        teams: Teams in scratch memory, see :func:`team_elements`.
         peepholes: First element of the packed peepholes.
         bias: First element of the packed recurrence bias.
         tensors: Access of each optional operand: lengths over [batch], states over [direction, batch, hidden], outputs
@@ -400,6 +478,7 @@ class Places:
     weights: tuple[DimLike, ...]
     inputs: tuple[DimLike, DimLike, DimLike, DimLike]
     states: DimLike
+    teams: DimLike
     peepholes: DimLike
     bias: DimLike
     tensors: Mapping[str, Access]
@@ -414,6 +493,8 @@ def recurrence_phase(
     directions: tuple[int, int, bool],
     places: Places,
     operands: Mapping[str, int],
+    make: Callable[..., RecurrenceCode] | None = None,
+    further: Mapping[str, tuple[DimLike, ...]] = MappingProxyType({}),
 ) -> Phase:
     """The time loop of some directions.
 
@@ -426,28 +507,38 @@ def recurrence_phase(
         directions: First direction, number of directions, and whether direction 0 runs backwards.
         places: Where operands lie.
         operands: Number of each operand: "weights", "scratch", then in this order as far as they exist "peepholes",
-            "bias", "h0", "c0", "lengths", "y", "y_h", "y_c".
+            "bias", those of ``further``, "h0", "c0", "lengths", "y", "y_h", "y_c".
+        make: Makes the code from its attributes; by default one of the classes here.
+        further: Further operands and the parameters that belong to each, if the code has such. The batch is not cut
+            into blocks then.
     """
-    optional = [n for n in ("peepholes", "bias", *_TENSORS) if n in operands]
+    optional = [n for n in ("peepholes", "bias", *further, *_TENSORS) if n in operands]
     unit = [n not in ("h0", "c0") or places.tensors[n].strides[-1] == 1 for n in optional]
-    maker = CheckedRecurrenceCode if "lengths" in operands else RecurrenceCode
-    code = maker(cell, *dtypes, units, heights, tuple(zip(optional, unit, strict=True)))
+    if make is None:
+        make = CheckedRecurrenceCode if "lengths" in operands else RecurrenceCode
+    code = make(cell, *dtypes, units, heights, tuple(zip(optional, unit, strict=True)))
     steps, batch, hidden, panels = sizes
     first, count, reverse = directions
     dims: list[DimLike] = [steps, batch, hidden, panels, first, int(reverse), count]
-    dims += [*places.inputs, places.states, places.peepholes, places.bias, *places.weights]
+    dims += [places.teams, *places.inputs, places.states, places.peepholes, places.bias, *places.weights]
     for n in optional:
+        dims += further.get(n, ())
         if n in _TENSORS:
             dims += [places.tensors[n].offset, *places.tensors[n].strides]
     numbers = tuple(operands[n] for n in ("weights", "scratch", *optional))
-    weight = sum(len(p.gates) for p in cell.passes) * units * bits(dtypes[0]) // 8
-    return Phase(code, numbers, tuple(dims), functools.partial(_launch, heights[0], weight))
+    columns = sum(len(p.gates) for p in cell.passes) * units
+    weights = "i32" if further else dtypes[0]
+    return Phase(code, numbers, tuple(dims), functools.partial(_launch, 0 if further else heights[0], columns, weights))
 
 
-def _launch(height: int, weight: int, sizes: Sequence[int]) -> Launch:
+def _launch(height: int, columns: int, weights: str, sizes: Sequence[int]) -> Launch:
+    """Tasks of ``height`` or more entries (0: of all) and a panel's ``columns``; ``weights`` are of this type."""
     steps, batch, hidden, panels, first, reverse, count, *rest = sizes
-    size = panels * hidden * weight  # bytes of one direction's weights
+    size = panels * hidden * columns * (bits(weights) // 8)  # bytes of one direction's weights
     tiles = min(4, max(1, size // _NEAR_BYTES))
-    block = height * tiles
+    block = height * tiles or max(1, batch)
     blocks = -(-batch // block)
-    return Launch((steps, batch, hidden, panels, first, reverse, block, blocks, *rest), count * blocks)
+    step_ns = min(block, batch) * panels * columns * (hidden / _PRODUCTS[weights] + _GATE_NS)
+    members = max(1, min(MOST_MEMBERS, panels, int(step_ns / _MEMBER_NS)))
+    params = (steps, batch, hidden, panels, first, reverse, block, blocks, members, *rest)
+    return Launch(params, count * blocks * members)

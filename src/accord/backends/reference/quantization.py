@@ -25,7 +25,7 @@ from accord.backends.reference.tensors import (
     widen,
 )
 
-__all__ = ["cast_values", "quantize_values"]
+__all__ = ["cast_values", "quantize_dynamically", "quantize_values"]
 
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 #: The 8-bit floats that the ``saturate`` attribute is about.
@@ -245,6 +245,11 @@ def dequantize_linear(op: OpNode, x: Array, scale: Array, zero: Array | None = N
 
 @implements("DynamicQuantizeLinear")
 def dynamic_quantize_linear(_op: OpNode, x: Array) -> tuple[Array, Array, Array]:
+    """Data, scale and zero point."""
+    return quantize_dynamically(x)
+
+
+def quantize_dynamically(x: Array) -> tuple[Array, Array, Array]:
     """Quantise to uint8 with a scale and zero point that cover the data and 0; all-zero data has scale 1."""
     high = np.float32(max(0.0, float(x.max(initial=0))))
     low = np.float32(min(0.0, float(x.min(initial=0))))

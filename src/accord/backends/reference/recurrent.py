@@ -1,15 +1,18 @@
-"""Recurrent layers: RNN, GRU, LSTM."""
+"""Recurrent layers: RNN, GRU, LSTM; the steps of an LSTM whose products are 8-bit."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from accord.backends.reference.activations import sigmoid
+from accord.backends.reference.quantization import quantize_dynamically
 from accord.backends.reference.registry import Array, OpNode, implements
 from accord.backends.reference.tensors import require, to_accumulator
+from accord.ir.expand import OWN_DOMAIN
 
 Activation = Callable[[Array], Array]
 States = tuple[Array, ...]
@@ -50,7 +53,7 @@ class _Layer:
     """A recurrent node with its attributes read and its inputs in layout 0 and in float64."""
 
     op: OpNode
-    x: Array  # [steps, batch, input]
+    x: Array  # [steps, batch, input], or the projected inputs of all directions
     directions: int
     hidden: int
     lengths: Array  # [batch]
@@ -78,8 +81,7 @@ def _layer(
     require(x.ndim == w.ndim == r.ndim == 3, "X, W and R must have rank 3")
     values = to_accumulator(x)
     values = values.transpose(1, 0, 2) if op["layout"] else values
-    require(op["direction"] in ("forward", "reverse", "bidirectional"), f"direction '{op['direction']}' is unknown")
-    directions = 2 if op["direction"] == "bidirectional" else 1
+    directions = _directions(op)
     hidden = r.shape[2]
     require(
         w.shape == (directions, gates * hidden, values.shape[2]),
@@ -87,6 +89,18 @@ def _layer(
     )
     require(r.shape == (directions, gates * hidden, hidden), f"R has the shape {list(r.shape)}")
     require(op["hidden_size"] in (None, hidden), f"hidden_size {op['hidden_size']} differs from R's {hidden}")
+    return _with_attributes(op, values, hidden, lengths, defaults, x.dtype)
+
+
+def _directions(op: OpNode) -> int:
+    require(op["direction"] in ("forward", "reverse", "bidirectional"), f"direction '{op['direction']}' is unknown")
+    return 2 if op["direction"] == "bidirectional" else 1
+
+
+def _with_attributes(
+    op: OpNode, values: Array, hidden: int, lengths: Array | None, defaults: Sequence[str], dtype: np.dtype[np.generic]
+) -> _Layer:
+    directions = _directions(op)
     steps, batch = values.shape[:2]
     counts = np.full(batch, steps) if lengths is None else lengths.astype(np.int64)
     require(counts.shape == (batch,), f"{counts.size} sequence lengths for a batch of {batch}")
@@ -98,7 +112,7 @@ def _layer(
     alphas, betas = iter(op["activation_alpha"] or []), iter(op["activation_beta"] or [])
     functions = [_activation(name, alphas, betas, op["clip"]) for name in names]
     split = [functions[d * len(defaults) : (d + 1) * len(defaults)] for d in range(directions)]
-    return _Layer(op, values, directions, hidden, counts, split, x.dtype)
+    return _Layer(op, values, directions, hidden, counts, split, dtype)
 
 
 def _biases(b: Array | None, layer: _Layer, direction: int, gates: int) -> tuple[Array, Array]:
@@ -243,31 +257,46 @@ def lstm(
     With ``input_forget`` the forget gate is one minus the input gate.
     """
     layer = _layer(op, x, w, r, lengths, 4, ("Sigmoid", "Tanh", "Tanh"))
-    start_h, start_c = layer.state(initial_h), layer.state(initial_c)
-    shape = (layer.directions, 3, layer.hidden)
+    inputs, products = [], []
+    for direction in range(layer.directions):
+        wb, rb = _biases(b, layer, direction, 4)
+        inputs.append(_projection(layer, w, direction, wb + rb))
+        products.append(to_accumulator(r)[direction].T.__rmatmul__)
+    return _lstm(layer, inputs, products, (initial_h, initial_c, p))
+
+
+def _lstm(
+    layer: _Layer,
+    inputs: Sequence[Array],
+    products: Sequence[Activation],
+    given: tuple[Array | None, Array | None, Array | None],
+) -> tuple[Array, ...]:
+    """All directions, from their projected inputs and products with the recurrence weights.
+
+    ``given`` has the initial states and the peepholes.
+    """
+    start_h, start_c = layer.state(given[0]), layer.state(given[1])
+    p, shape = given[2], (layer.directions, 3, layer.hidden)
     if p is None:
         peepholes = np.zeros(shape, dtype=layer.x.dtype)
     else:
         require(p.shape == (layer.directions, 3 * layer.hidden), f"P has the shape {list(p.shape)}")
         peepholes = to_accumulator(p).reshape(shape)
+    coupled = bool(layer.op["input_forget"])
     runs = []
     for direction in range(layer.directions):
-        wb, rb = _biases(b, layer, direction, 4)
-        step = _lstm_step(
-            layer.activations[direction], to_accumulator(r)[direction].T, peepholes[direction], bool(op["input_forget"])
-        )
-        inputs = _projection(layer, w, direction, wb + rb)
-        runs.append(_run(layer, direction, inputs, (start_h[direction], start_c[direction]), step))
+        step = _lstm_step(layer.activations[direction], products[direction], peepholes[direction], coupled)
+        runs.append(_run(layer, direction, inputs[direction], (start_h[direction], start_c[direction]), step))
     return _collect(layer, runs)
 
 
-def _lstm_step(activations: list[Activation], recurrence: Array, peepholes: Array, coupled: bool) -> Step:
+def _lstm_step(activations: list[Activation], product: Activation, peepholes: Array, coupled: bool) -> Step:
     f, g, h_of = activations
-    size = recurrence.shape[0]
+    size = peepholes.shape[1]
 
     def step(now: Array, states: States) -> States:
         h, c = states
-        gates = now + h @ recurrence
+        gates = now + product(h)
         i_in, o_in, f_in, c_in = (gates[:, k * size : (k + 1) * size] for k in range(4))
         i = f(i_in + peepholes[0] * c)
         forget = 1 - i if coupled else f(f_in + peepholes[2] * c)
@@ -276,3 +305,56 @@ def _lstm_step(activations: list[Activation], recurrence: Array, peepholes: Arra
         return o * h_of(cell), cell
 
     return step
+
+
+@implements("QuantizedLSTM", domain=OWN_DOMAIN, defaults={"direction": "forward", "input_forget": 0})
+def quantized_lstm(
+    op: OpNode,
+    inputs: Array,
+    r: Array,
+    scale: Array,
+    zero: Array,
+    lengths: Array | None = None,
+    initial_h: Array | None = None,
+    initial_c: Array | None = None,
+    p: Array | None = None,
+) -> tuple[Array, ...]:
+    """The steps of an LSTM with 8-bit recurrence weights.
+
+    The hidden states of a step are quantised together, by their range. A sequence that has ended counts as zeros.
+
+    Args:
+        op: The node.
+        inputs: Projected inputs with all biases, [steps, batch, directions * 4 * hidden].
+        r: Recurrence weights [directions, hidden, 4 * hidden], int8 or uint8.
+        scale: Of R: one for each direction, or [directions, 4 * hidden].
+        zero: Zero points of R, as ``scale``.
+        lengths: As LSTM's.
+        initial_h: As LSTM's.
+        initial_c: As LSTM's.
+        p: As LSTM's.
+    """
+    directions, hidden = _directions(op), r.shape[1]
+    require(r.shape == (directions, hidden, 4 * hidden), f"R has the shape {list(r.shape)}")
+    columns = directions * 4 * hidden
+    require(
+        inputs.ndim == 3 and inputs.shape[2] == columns, f"the projected inputs have the shape {list(inputs.shape)}"
+    )
+    layer = _with_attributes(op, to_accumulator(inputs), hidden, lengths, ("Sigmoid", "Tanh", "Tanh"), inputs.dtype)
+    spread = [np.broadcast_to(v[:, None] if v.ndim == 1 else v, (directions, 4 * hidden)) for v in (scale, zero)]
+    products = [
+        _quantized_product(layer.lengths, r[d].astype(np.int64) - spread[1][d], spread[0][d]) for d in range(directions)
+    ]
+    return _lstm(layer, np.split(layer.x, directions, axis=2), products, (initial_h, initial_c, p))
+
+
+def _quantized_product(lengths: Array, recurrence: Array, scales: Array) -> Activation:
+    numbers = itertools.count()
+
+    def product(h: Array) -> Array:
+        counts = lengths >= next(numbers)  # the states that the step before has made; at first all
+        codes, scale, zero = quantize_dynamically(np.where(counts[:, None], h, 0).astype(np.float32))
+        sums = (codes.astype(np.int64) - zero) @ recurrence
+        return np.asarray(sums.astype(np.float32) * (scale * scales), dtype=np.float64)
+
+    return product

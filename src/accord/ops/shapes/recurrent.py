@@ -1,8 +1,11 @@
-"""Shape rules of RNN, GRU and LSTM."""
+"""Shape rules of RNN, GRU and LSTM, and of the steps of an LSTM whose products are 8-bit."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from accord.ir.dims import DimLike
+from accord.ir.expand import OWN_DOMAIN
 from accord.ir.facts import Fact, TensorFact
 from accord.ir.infer import Inference
 from accord.ops.shapes.common import int_attr, operator, rank_of, same_dtype, same_size, str_attr
@@ -20,8 +23,7 @@ def recurrent(n: Inference) -> list[Fact]:
     x, w, r = (rank_of(n, i, 3) for i in range(3))
     layout = int_attr(n, "layout", 0)
     n.require(layout in (0, 1), "unknown layout", expected="0 or 1", found=layout)
-    direction = str_attr(n, "direction", "forward", among=("forward", "reverse", "bidirectional"))
-    directions = 2 if direction == "bidirectional" else 1
+    directions = _directions(n)
     hidden: DimLike | None = int_attr(n, "hidden_size", 0, low=1) if "hidden_size" in n.node.attributes else None
     for index, weight in ((1, w), (2, r)):
         if weight is None:
@@ -44,6 +46,30 @@ def recurrent(n: Inference) -> list[Fact]:
     return [TensorFact(dtype, every), TensorFact(dtype, state), TensorFact(dtype, state)]
 
 
+@operator("QuantizedLSTM", inputs=4, domain=OWN_DOMAIN)
+def quantized_lstm(n: Inference) -> list[Fact]:
+    """As LSTM's, from the projected inputs of all directions and R of [directions, hidden, 4 * hidden]."""
+    same_dtype(n, 1, 3)
+    x, r = rank_of(n, 0, 3), rank_of(n, 1, 3)
+    directions = _directions(n)
+    hidden: DimLike = n.fresh() if r is None else r[1]
+    if r is not None:
+        same_size(n, directions, r[0], "numbers of directions", value=1)
+        same_size(n, hidden * 4, r[2], "columns", value=1)
+    if x is not None:
+        same_size(n, hidden * (4 * directions), x[2], "columns", value=0)
+    steps, batch = (n.fresh(), n.fresh()) if x is None else x[:2]
+    state = (directions, batch, hidden)
+    _check_sizes(n, {4: (batch,), 5: state, 6: state, 7: (directions, hidden * 3)})
+    dtype = same_dtype(n, 0, 2, 5, 6, 7)
+    return [TensorFact(dtype, (steps, *state)), TensorFact(dtype, state), TensorFact(dtype, state)]
+
+
+def _directions(n: Inference) -> int:
+    direction = str_attr(n, "direction", "forward", among=("forward", "reverse", "bidirectional"))
+    return 2 if direction == "bidirectional" else 1
+
+
 def _check_rest(
     n: Inference, gates: int, directions: int, hidden: DimLike, batch: DimLike, state: tuple[DimLike, ...]
 ) -> None:
@@ -55,6 +81,10 @@ def _check_rest(
         6: state,
         7: (directions, hidden * 3),
     }
+    _check_sizes(n, wanted)
+
+
+def _check_sizes(n: Inference, wanted: Mapping[int, tuple[DimLike, ...]]) -> None:
     for index, want in wanted.items():
         if n.has(index):
             found = rank_of(n, index, len(want))

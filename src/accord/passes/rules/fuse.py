@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from accord.contract.choose import Choice, kernel_for
 from accord.expr.declared import lower_node
 from accord.expr.lang import Expr, operand
 from accord.expr.onnx_ops import ELEMENTWISE, dtype_name
@@ -18,7 +19,7 @@ from accord.ir.infer import Inference
 from accord.ir.patch import Patch
 from accord.ir.reason import FUSED_DOMAIN, Reason
 from accord.passes.manager import label
-from accord.passes.rule import Rule, RuleContext, onnx_ops
+from accord.passes.rule import Rule, RuleContext
 
 __all__ = ["FuseEpilogue", "escaping", "function_patch", "graph_order", "grown", "is_elementwise"]
 
@@ -61,20 +62,29 @@ class FuseEpilogue(Rule):
 
     name: ClassVar[str] = "fuse-epilogue"
     level: ClassVar[int] = 2
-    ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops(
-        *("Conv", "ConvTranspose", "DeformConv", "Gemm", "MatMul"),
-        *("ConvInteger", "QLinearConv", "MatMulInteger", "QLinearMatMul"),
-        *("MaxPool", "AveragePool", "LpPool", "Resize"),
-    )
 
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
         """A patch with one call of a function."""
-        if not isinstance(node.graph, ir.Graph):
+        if not isinstance(node.graph, ir.Graph) or not _is_root(node, context):
             return None
         group, why = grown(node, context)
         if len(group) == 1:
             return why
         return function_patch(group, context, f"with {', '.join(label(n) for n in group[1:])}", root=node)
+
+
+_ROOTS = frozenset(
+    "Conv ConvTranspose DeformConv Gemm MatMul ConvInteger QLinearConv MatMulInteger QLinearMatMul "
+    "MaxPool AveragePool LpPool Resize".split()
+)
+
+
+def _is_root(node: ir.Node, context: RuleContext) -> bool:
+    """What may have a kernel that computes more on its result: these operators, and users' that declare it."""
+    if node.domain == "" or node.domain in _COMPILED:
+        return node.domain == "" and node.op_type in _ROOTS
+    choice = kernel_for(Inference(node, context.analyzer), "cpu", without=("composition",))
+    return isinstance(choice, Choice) and (choice.kernel.scheduling or choice.contract.scheduling).epilogue
 
 
 def grown(node: ir.Node, context: RuleContext) -> tuple[list[ir.Node], Reason | None]:

@@ -11,7 +11,7 @@ from accord.backends.view import NodeView
 from accord.contract.choose import Choice, kernel_for
 from accord.ir.reason import Reason
 
-__all__ = ["arrange_declared", "select_declared"]
+__all__ = ["arrange_declared", "select_declared", "takes_epilogue"]
 
 MEMBERS[DECLARED] = elementwise
 
@@ -26,6 +26,20 @@ def select_declared(view: NodeView) -> Kernel | Reason | None:
     if choice.kernel.kind == "library" and memory_of(choice).thread_safe:
         return library_kernel(view, choice)
     return DeclaredHostKernel(view, choice)
+
+
+def takes_epilogue(view: NodeView) -> Reason | None:
+    """None if the kernel of a declared operator computes what follows on its results, or why not."""
+    choice = kernel_for(view, "cpu", without=("composition",))
+    if not isinstance(choice, Choice):
+        return choice or Reason(f"{view.node.op_type} is not declared")
+    scheduling = choice.kernel.scheduling or choice.contract.scheduling
+    if choice.kernel.kind != "library" or not scheduling.epilogue or not memory_of(choice).thread_safe:
+        return Reason(f"kernel '{choice.kernel.name}' declares no epilogue")
+    if len(choice.contract.semantic.outputs) > 1:
+        return Reason("it has several outputs")
+    kernel = library_kernel(view, choice)
+    return kernel if isinstance(kernel, Reason) else None
 
 
 def arrange_declared(view: NodeView) -> Arrangement | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from accord.backends.cpu.epilogue import Epilogue, Extra
+from accord.backends.cpu.families import declared
 from accord.backends.cpu.families.coded import PREPARES
 from accord.backends.cpu.families.groups import arrange_group, group_kernel
 from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
@@ -55,6 +56,12 @@ class _Body:
         return self.number[formal]
 
 
+def _is_root(view: NodeView) -> bool:
+    """Whether a body's first node is computed by a kernel that takes the others as its epilogue."""
+    key = (view.node.domain, view.node.op_type)
+    return key in ROOTS or (view.node.domain != "" and declared.takes_epilogue(view) is None)
+
+
 def arrange_fused(view: NodeView) -> Arrangement:
     """As the root wants it; an operand of the epilogue that has the output's shape should lie as the output does."""
     function = view.function()
@@ -63,13 +70,13 @@ def arrange_fused(view: NodeView) -> Arrangement:
     body = _Body(view, function)
     root = body.root()
     key = (root.node.domain, root.node.op_type)
-    if key not in ROOTS:
+    if not _is_root(root):
         results = zip(function.outputs, view.node.outputs, strict=True)
         return arrange_group(body.views(), [None if o.is_graph_output() else formal for formal, o in results])
     arranger = ARRANGERS.get(key)
-    if arranger is None:
+    wanted = declared.arrange_declared(root) if arranger is None else arranger(root)
+    if wanted is None:
         return Arrangement()
-    wanted = arranger(root)
     inputs = {body.outer(i): order for i, order in enumerate(wanted.inputs) if root.has(i) and order is not None}
     return Arrangement(
         tuple(inputs.get(i) for i in range(len(view.node.inputs))), wanted.outputs[:1], strided=wanted.strided
@@ -90,8 +97,7 @@ def select_fused(view: NodeView) -> Kernel | Reason:
     if function is None:
         return Reason("the function is not in the model")
     body = _Body(view, function)
-    key = (body.nodes[0].domain, body.nodes[0].op_type)
-    if key not in ROOTS:
+    if not _is_root(body.root()):
         return _group(body)
     root = RootView(body.nodes[0], body.analyzer, body.layouts)
     root.stored = view.output_access()
@@ -101,7 +107,8 @@ def select_fused(view: NodeView) -> Kernel | Reason:
     if isinstance(found, Reason):
         return found
     root.epilogue, extras = found
-    kernel = SELECTORS[key](root)
+    selector = SELECTORS.get((root.node.domain, root.node.op_type), declared.select_declared)
+    kernel = selector(root) or Reason(f"{root.node.op_type} is not declared")
     if not isinstance(kernel, NativeKernel):
         return kernel
     return _renumbered(kernel, body, extras)

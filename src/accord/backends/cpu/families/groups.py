@@ -14,7 +14,7 @@ from accord.expr.onnx_ops import dtype_name
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
 
-__all__ = ["arrange_group", "can_join", "group_kernel", "member"]
+__all__ = ["arrange_group", "can_join", "group_kernel", "member", "select_alone"]
 
 
 def member(*names: str, domain: str = "") -> Callable[[Member], Member]:

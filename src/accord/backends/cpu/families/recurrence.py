@@ -11,19 +11,20 @@ from accord.backends.cpu.families.table import arranges, known, output_operands,
 from accord.backends.cpu.gates import CELLS, Activation, Cell, CellKind, read_activations
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.packing import Packing, joined
+from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.projection import Panel, heights_of, projection_phase
-from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements
+from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements, team_elements
 from accord.backends.cpu.sequences import reverse_phase
-from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, Phase
+from accord.backends.protocol import Arrangement, Constant, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
-from accord.expr.lang import FLOATS, bits
+from accord.expr.lang import FLOATS, bits, const
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["any_strides", "recurrent", "reverse_sequence"]
+__all__ = ["Layer", "activations_of", "any_strides", "recurrent", "reverse_sequence", "tensors_of", "units_of"]
 
 _X, _W, _R, _B, _LENGTHS, _H0, _C0, _P = range(8)
 #: Panels of few gates hold more units, so that one element of a state meets about this many vectors.
@@ -44,7 +45,7 @@ class _Scratch:
 
 
 @dataclass(slots=True)
-class _Layer:
+class Layer:
     """A recurrent node on its way to a kernel.
 
     Attributes:
@@ -73,12 +74,20 @@ class _Layer:
     scratch_operand: int
     scratch: _Scratch = field(default_factory=_Scratch)
     phases: list[Phase] = field(default_factory=list)
-    constants: dict[int, Array] = field(default_factory=dict)
+    constants: dict[int, Constant] = field(default_factory=dict)
 
     @property
     def directions(self) -> int:
         """Number of directions."""
         return len(self.cells)
+
+    def teams(self, batch: DimLike, height: int) -> DimLike:
+        """Where in scratch memory teams of blocks of at least ``height`` entries are; a phase makes them."""
+        count = team_elements(self.dtype, self.directions, batch, height)
+        start = self.scratch.take(count)
+        zeros = [(self.dtype, Access((1,), start))]
+        self.phases.append(pointwise_phase((count,), [], zeros, [const(0.0, self.dtype)], (self.scratch_operand,)))
+        return start
 
     def pack(self, index: int, k: DimLike, parts: Sequence[Sequence[tuple[int, ...]]]) -> tuple[int, list[DimLike]]:
         """Pack an input, now if it is constant, else in phases.
@@ -120,7 +129,7 @@ def recurrent(view: NodeView) -> Kernel | Reason:
     return layer if isinstance(layer, Reason) else _kernel(layer)
 
 
-def _layer(view: NodeView) -> _Layer | Reason:
+def _layer(view: NodeView) -> Layer | Reason:
     """The node's attributes and sizes, or why there is no kernel."""
     kind = CELLS[view.node.op_type]
     x = known(view.tensor(_X), "the input")
@@ -132,7 +141,7 @@ def _layer(view: NodeView) -> _Layer | Reason:
     if x[1] not in FLOATS:
         return Reason("only floating-point layers")
     directions = 2 if view.attr("direction", "forward") == "bidirectional" else 1
-    made = _activations(view, kind, directions)
+    made = activations_of(view, kind, directions)
     if made is None:
         return Reason("an activation is missing or unknown")
     dtype = "f64" if x[1] == "f64" else "f32"
@@ -144,14 +153,14 @@ def _layer(view: NodeView) -> _Layer | Reason:
     reads = [i for i in range(_P + 1) if view.has(i)]
     outputs = [n for n in output_operands(view.node, len(reads)) if n >= 0]
     hidden = _hidden(view, kind.gates)
-    return _Layer(
+    return Layer(
         view,
         kind,
         cells,
         x[1],
         dtype,
         hidden,
-        _units(dtype, max(len(p.gates) for p in cells[0].passes), hidden),
+        units_of(dtype, max(len(p.gates) for p in cells[0].passes), hidden),
         {index: number for number, index in enumerate(reads)},
         len(reads) + len(outputs),
     )
@@ -168,7 +177,7 @@ def _hidden(view: NodeView, gates: int) -> DimLike:
     return next((size for size in sizes if isinstance(size, int)), sizes[0])
 
 
-def _activations(view: NodeView, kind: CellKind, directions: int) -> list[Activation] | None:
+def activations_of(view: NodeView, kind: CellKind, directions: int) -> list[Activation] | None:
     """The activations of all directions; None if one is missing or unknown."""
     names = list(view.attr("activations") or kind.defaults * directions)
     count = len(kind.defaults) * directions
@@ -179,7 +188,7 @@ def _activations(view: NodeView, kind: CellKind, directions: int) -> list[Activa
     return found if len(names) >= count else None
 
 
-def _units(dtype: str, gates: int, hidden: DimLike) -> int:
+def units_of(dtype: str, gates: int, hidden: DimLike) -> int:
     """Units of a panel: several vectors of them if that adds no padding."""
     width = machine().width(bits(dtype))
     vectors = max(1, _VECTORS // gates)
@@ -188,7 +197,7 @@ def _units(dtype: str, gates: int, hidden: DimLike) -> int:
     return vectors * width
 
 
-def _kernel(layer: _Layer) -> NativeKernel:
+def _kernel(layer: Layer) -> NativeKernel:
     """All phases: packing of what is not constant, the product of the inputs, the time loops."""
     view, kind, dtype = layer.view, layer.kind, layer.dtype
     shape, weights_shape = view.tensor(_X).shape, view.tensor(_W).shape
@@ -233,16 +242,17 @@ def _kernel(layer: _Layer) -> NativeKernel:
     )
     entry = state_elements(layer.cells[0], layer.units, panels)
     states_at = layer.scratch.take(entry * batch * layer.directions)
-    tensors = _tensors(layer, batch_first, operands)
+    heights = heights_of(Panel(dtype, max(len(p.gates) for p in passes), layer.units), batch)
+    tensors = tensors_of(layer, batch_first, operands)
     places = Places(
         tuple(passes_at),
         (inputs_at, rows.step * line, rows.entry * line, steps * batch * line),
         states_at,
+        layer.teams(batch, heights[0]),
         peepholes_at,
         bias_at,
         tensors,
     )
-    heights = heights_of(Panel(dtype, max(len(p.gates) for p in passes), layer.units), batch)
     reverse = view.attr("direction", "forward") == "reverse"
     for first, count in [(0, layer.directions)] if len(set(layer.cells)) == 1 else [(0, 1), (1, 1)]:
         layer.phases.append(
@@ -303,7 +313,7 @@ def _rows(access: Access, batch_first: bool, steps: DimLike, batch: DimLike) -> 
     return _InputRows(steps, batch, at, along_steps, along_batch, column, 1, steps)
 
 
-def _tensors(layer: _Layer, batch_first: bool, operands: dict[str, int]) -> dict[str, Access]:
+def tensors_of(layer: Layer, batch_first: bool, operands: dict[str, int]) -> dict[str, Access]:
     """Accesses of the optional operands, the batch behind steps and directions; their numbers go to ``operands``."""
     view = layer.view
     found: dict[str, Access] = {}

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from accord.backends.cpu.families.group import Group, Term
-from accord.backends.cpu.families.groups import member
+from accord.backends.cpu.families.groups import member, select_alone
 from accord.backends.cpu.families.space import Run
+from accord.backends.cpu.families.table import selects
+from accord.backends.cpu.loops import LoopProgram, Operand, Output, Reduction, Result, loop_phase
+from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.protocol import Kernel, NativeKernel
 from accord.backends.view import NodeView
-from accord.expr.lang import FLOATS, Expr, call, cast, const
-from accord.expr.onnx_quantize import quantized
-from accord.expr.primitives import eq, max_, min_, select
+from accord.expr.lang import FLOATS, Expr, call, cast, const, operand
+from accord.expr.onnx_quantize import data_range, quantized
+from accord.expr.primitives import eq, select
 from accord.ir import dims as D
 from accord.ir.reason import Reason
+from accord.ir.strides import Access, contiguous
 
-__all__ = ["arg_extreme", "cumulative", "dynamic_quantize", "global_pool", "mean_of", "reduction"]
+__all__ = [
+    "arg_extreme",
+    "cumulative",
+    "dynamic_quantize",
+    "dynamic_quantize_alone",
+    "global_pool",
+    "mean_of",
+    "reduction",
+]
+
+#: Elements from which on the range of data is found in parts, and their number.
+_LARGE = 65536
+_PARTS = 16
 
 #: Operator → (combination, expression before, expression after).
 _KINDS = {
@@ -153,9 +171,7 @@ def dynamic_quantize(group: Group, view: NodeView) -> Reason | None:
     runs = [run for run in x.axes if run]
     value = cast(x.expr, "f32")
     high, low = (group.reduce(kind, (value,), runs)[0] if runs else value for kind in ("max", "min"))
-    high, low = max_(high, 0.0), min_(low, 0.0)
-    scale = select(eq(high, low), 1.0, (high - low) / 255.0)
-    zero = cast(call("round", max_(min_(-low / scale, 255.0), 0.0)), "u8")
+    scale, zero = data_range(low, high)
     results: tuple[tuple[Expr, Sequence[Run]], ...] = (
         (quantized(value / scale, zero, "u8"), x.axes),
         (scale, ()),
@@ -166,6 +182,55 @@ def dynamic_quantize(group: Group, view: NodeView) -> Reason | None:
         if refused is not None:
             return refused
     return None
+
+
+@selects("DynamicQuantizeLinear")
+def dynamic_quantize_alone(view: NodeView) -> Kernel | Reason:
+    """Large data in phases whose tasks threads share: the ranges of parts, the range of all, the codes."""
+    whole = select_alone(view)
+    shape = view.tensor(0).shape or ()
+    size, access = D.known_product(shape), None if isinstance(whole, Reason) else view.access(0)
+    known = math.prod(d for d in shape if isinstance(d, int))
+    if access is None or (size is not None and size <= _LARGE) or known % _PARTS:
+        return whole
+    if access.strides != contiguous(shape) or not all(o.name for o in view.node.outputs):
+        return whole
+    length = D.product(d for d in shape if not isinstance(d, int)) * (known // _PARTS)
+    x, *extremes = (operand(i, "f32") for i in range(3))
+    kinds = ("max", "min")
+    ranges, _ = loop_phase(
+        LoopProgram(
+            (_PARTS, length),
+            frozenset({1}),
+            (Operand("f32", Access((length, 1), access.offset)), Result(0), Result(1)),
+            tuple(Reduction(kind, (x,)) for kind in kinds),
+            tuple(Output(e, Access((1, 0), i * _PARTS)) for i, e in enumerate(extremes)),
+        ),
+        (0,),
+        (4, 4),
+        4,
+    )
+    of_part, of_all = ([operand(i + k, "f32") for i in range(2)] for k in (0, 2))
+    scale, zero = data_range(of_all[1], of_all[0])
+    places = [view.output_access(j) for j in (1, 2)]
+    joined, _ = loop_phase(
+        LoopProgram(
+            (_PARTS,),
+            frozenset({0}),
+            (*(Operand("f32", Access((1,), i * _PARTS)) for i in range(2)), Result(0), Result(1)),
+            tuple(Reduction(kind, (e,)) for kind, e in zip(kinds, of_part, strict=True)),
+            tuple(Output(e, Access((0,), p.offset)) for e, p in zip((scale, zero), places, strict=True)),
+        ),
+        (4, 4),
+        (2, 3),
+        4,
+    )
+    still = [(t, Access((0,) * len(shape), p.offset)) for t, p in zip(("f32", "u8"), places, strict=True)]
+    code = quantized(x / operand(1, "f32"), operand(2, "u8"), "u8")
+    codes = pointwise_phase(shape, [("f32", access), *still], [("u8", view.output_access(0))], [code], (0, 2, 3, 1))
+    return NativeKernel(
+        "dynamic quantize u8", (ranges, joined, codes), (0,), workspace=8 * _PARTS, flops=3 * D.product(shape)
+    )
 
 
 @member("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")

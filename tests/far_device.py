@@ -1,0 +1,116 @@
+"""A device whose memory the host cannot read: the CPU's kernels on addresses that mean nothing outside of it.
+
+Its kernels refuse operands in the host's memory, and reading one of its addresses outside of it ends the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from accord.backends.cpu import backend as cpu
+from accord.backends.cpu.indexing import CopyCode, copy_phase
+from accord.backends.memory import HOST, Block, Memory
+from accord.backends.protocol import Arrangement, Backend, NativeKernel, Program, ViewKernel
+from accord.ir.reason import Reason
+
+#: What is added to an address; no process has memory there.
+FAR = 1 << 60
+
+
+class FarMemory(Memory):
+    """Counts what is in it."""
+
+    space = "far"
+
+    def __init__(self) -> None:
+        self.limit = 1 << 40
+        self.blocks: list[int] = []
+        self.uploads = 0
+
+    def allocate(self, nbytes: int) -> Block:
+        if nbytes > self.limit:
+            raise MemoryError(f"{nbytes} bytes of the far memory")
+        owner = np.full(nbytes + 64, 0x5A, np.uint8)
+        start = owner.ctypes.data + -owner.ctypes.data % 64
+        self.blocks.append(nbytes)
+        return Block(start + FAR, nbytes, owner)
+
+    def upload(self, array) -> Block:
+        self.uploads += 1
+        block = self.allocate(array.nbytes)
+        start = block.address - FAR - block._owner.ctypes.data
+        block._owner[start : start + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+        return block
+
+
+class FarCopy(CopyCode):
+    """From one memory to the other."""
+
+
+class FarProgram(Program):
+    def __init__(self, launches, operands, threads) -> None:
+        self._operands = list(operands)
+        self._near = [np.zeros_like(o) for o in operands]
+        self._copies = [isinstance(phase.code, FarCopy) for phase, _ in launches]
+        self._program = cpu.program(launches, self._near, threads)
+
+    def run(self) -> int:
+        for copies, given, near in zip(self._copies, self._operands, self._near, strict=True):
+            far = given >= FAR
+            wrong = far.sum() != 1 if copies else not far.all()
+            assert not wrong, "an operand is in the wrong memory"
+            near[:] = np.where(far, given - FAR, given)
+        failed = self._program.run()
+        self.refusal = self._program.refusal
+        return failed
+
+
+class FarBackend(Backend):
+    """Takes the nodes that ``takes`` accepts."""
+
+    name = "far"
+    device = "far"
+    hosts = ("cpu", "reference")
+
+    def __init__(self, takes: Callable[[ir.Node], bool] = lambda node: True) -> None:
+        self.memory = FarMemory()
+        self.takes = takes
+
+    def _takes(self, nodes: Sequence[ir.Node]) -> bool:
+        return all(n.op_type == "Identity" or self.takes(n) for n in nodes)  # it can bring its values into any order
+
+    def select(self, view):
+        if not self._takes([view.node]):
+            return Reason("it is left to the host")
+        kernel = cpu.select(view)
+        return kernel if isinstance(kernel, (NativeKernel, ViewKernel, Reason)) else Reason("it is no native kernel")
+
+    def select_late(self, view):
+        return Reason("sizes depend on data")
+
+    def arrange(self, view):
+        return cpu.arrange(view) if self._takes([view.node]) else Arrangement(strided=True)
+
+    def fuses(self, root):
+        return cpu.fuses(root) if self._takes([root.node]) else Reason("it is left to the host")
+
+    def joins(self, nodes):
+        return cpu.joins(nodes) if self._takes([n.node for n in nodes]) else Reason("it is left to the host")
+
+    def prepare(self, kernels) -> None:
+        cpu.prepare(kernels)
+
+    def transfer(self, nbytes, source, target):
+        assert {source, target} == {HOST, "far"}
+        phase = copy_phase(nbytes, (0, 1))
+        return NativeKernel(f"copy {source} to {target}", (type(phase)(FarCopy(), *_rest(phase)),), (0,))
+
+    def program(self, launches, operands, threads=1):
+        return FarProgram(launches, operands, threads)
+
+
+def _rest(phase):
+    return phase.operands, phase.dims, phase.launch
