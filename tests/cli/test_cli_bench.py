@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from cli_harness import NAN, call, data, write
 
-from accord.cli import peers
 from accord.cli.bench import _summary
+from accord.workbench import peers
 
 SHAPE = ["--shape", "image=1x3x8x8"]
 
