@@ -30,9 +30,10 @@ class Call:
         absent: Optional inputs that are not given.
         seed: Of the contents.
         symbolic: The model gives names instead of sizes.
+        constant: Inputs that the model holds.
     """
 
-    contract: Contract
+    contract: Contract = field(repr=False)
     sizes: Mapping[str, Any]
     attributes: Mapping[str, Any]
     types: Mapping[str, str]
@@ -137,15 +138,21 @@ def calls(draw_: Any, contract: Contract, sizes: Mapping[str, Any], attributes: 
     Args:
         contract: Of the operator.
         sizes: A strategy for each size, or a function of what was drawn before.
-        attributes: The same for attributes; they are drawn first.
+        attributes: The same for attributes.
     """
     s = contract.semantic
     drawn: dict[str, Any] = {}
-    for name, choice in {**attributes, **sizes}.items():
-        drawn[name] = draw_(choice(drawn) if callable(choice) else choice)
-    types = {
-        v: draw_(st.sampled_from(sorted(n for n in map(short, allowed)))) for v, allowed in s.types.items()
-    }
+    pending = {**attributes, **sizes}
+    while pending:
+        for name, choice in list(pending.items()):
+            try:
+                strategy = choice(drawn) if callable(choice) else choice
+            except KeyError:
+                continue  # what it follows from was not drawn yet
+            drawn[name] = draw_(strategy)
+            del pending[name]
+    types = {v: draw_(st.sampled_from(sorted(n for n in map(short, allowed)))) for v, allowed in s.types.items()}
+    least = sum(p.option != "optional" for p in s.inputs)
     optional = [p.name for p in s.inputs if p.option == "optional"]
     absent = frozenset(n for n in optional if draw_(st.booleans()))
     return Call(
@@ -156,6 +163,7 @@ def calls(draw_: Any, contract: Contract, sizes: Mapping[str, Any], attributes: 
         absent,
         draw_(st.integers(0, 1000)),
         draw_(st.booleans()),
+        draw_(st.frozensets(st.sampled_from([p.name for p in s.inputs])).filter(lambda c: len(c) < least)),
     )
 
 

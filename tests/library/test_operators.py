@@ -36,9 +36,7 @@ def window(kernel):
 
 
 def places(image, kernel):
-    return lambda d: st.just(
-        (d[image] + 2 * d["padding"] - d["dilation"] * (d[kernel] - 1) - 1) // d["stride"] + 1
-    )
+    return lambda d: st.just((d[image] + 2 * d["padding"] - d["dilation"] * (d[kernel] - 1) - 1) // d["stride"] + 1)
 
 
 HEADS = {"B": st.integers(0, 2), "G": FEW, "H": times("G"), "Q": SIZE | st.just(50), "K": SIZE | st.just(300)}
@@ -57,8 +55,8 @@ DEFORM = {
 IMAGE = {"N": st.integers(0, 3), "C": SIZE, "H": SOME, "W": SOME}
 ACTIVATION = st.sampled_from(["none", "relu", "gelu", "gelu_tanh", "silu", "hard_swish", "sigmoid", "tanh"])
 EPS = st.sampled_from([1e-5, 1e-2])
-TIME = {"L": SIZE, "N": st.integers(0, 3), "C": SOME}
-BLANK = {"blank": lambda d: st.integers(0, d["C"] - 1)}
+TIME = {"L": SIZE, "N": st.integers(0, 3), "C": at_least("blank", off=1)}
+BLANK = {"blank": st.integers(0, 3)}
 STATE = {"N": SIZE, "I": SOME, "H": SOME}
 
 #: Operator → sizes, attributes.
@@ -114,8 +112,9 @@ TABLE = {
     "Softmax": ({"...": LEAD, "D": LONG.filter(bool)}, {}),
     "SparseMatMul": ({"R": SOME, "E": lambda d: SIZE if d["R"] > 1 else st.just(0), "K": SOME, "N": LONG}, {}),
     "BlockSparseMatMul": (
-        {"BR": FEW, "BC": FEW, "R": SOME, "E": lambda d: SIZE if d["R"] > 1 else st.just(0), "K": SOME, "N": LONG},
-        {},
+        {"BR": FEW | st.just(8), "BC": FEW, "R": SOME, "K": SOME, "N": LONG,
+         "E": lambda d: SIZE if d["R"] > 1 else st.just(0)},
+        {"rows": lambda d: st.integers(max(0, (d["R"] - 2) * d["BR"] + 1), (d["R"] - 1) * d["BR"])},
     ),
 }  # fmt: skip
 CONTRACTS = {c.semantic.name: c for c in all_contracts() if c.semantic.domain == "accord"}

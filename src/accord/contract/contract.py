@@ -266,6 +266,7 @@ class KernelDeclaration:
         constraints: Conditions beyond the contract's under which it is used, e.g. "D % 16 == 0".
         execution: Its own memory clauses, where they are not the contract's.
         scheduling: Its own scheduling clauses, where they are not the contract's.
+        constant: Names of inputs whose content must be known when the model is loaded.
     """
 
     name: str
@@ -276,6 +277,7 @@ class KernelDeclaration:
     constraints: tuple[str, ...] = ()
     execution: Execution | None = None
     scheduling: Scheduling | None = None
+    constant: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

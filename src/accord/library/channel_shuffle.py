@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accord.contract.operator import Tensor, operator
-from accord.library.composing import dims, size
+from accord.library.composing import shaped, size
 from accord.library.reference import Array, narrow
 
 __all__ = ["channel_shuffle"]
@@ -30,5 +30,5 @@ channel_shuffle.scheduling(fuses="movement")
 def one_pass(b: Any, x: Any, *, groups: int) -> Any:
     """Views and one permutation: the compiler copies once, or not at all where what follows reads it in place."""
     batch, channels, *image = (size(b, x, axis) for axis in range(4))
-    y = b("Reshape", x, dims(b, batch, groups, b("Div", channels, b.ints(groups)), *image))
-    return b("Reshape", b("Transpose", y, perm=(0, 2, 1, 3, 4)), dims(b, batch, channels, *image))
+    y = shaped(b, x, batch, groups, b("Div", channels, b.ints(groups)), *image)
+    return shaped(b, b("Transpose", y, perm=(0, 2, 1, 3, 4)), batch, channels, *image)

@@ -168,3 +168,58 @@ for _operator in (ctc_forward, ctc_loss, ctc_greedy_decode, ctc_beam_decode):
 for _operator in (ctc_forward, ctc_loss):
     _operator.values(targets=(0, "C - 1"), target_lengths=(0, "S"))
 ctc_beam_decode.constraint("beams >= 1")
+
+
+@ctc_beam_decode.python(name="vectors")
+def beams_as_vectors(logits: Array, lengths: Array, *, beams: int, blank: int) -> tuple[Array, Array, Array]:
+    """All prefixes and labels of a step at once. Prefixes are nodes of a tree: a parent and a label."""
+    probabilities = log_softmax(wide(logits))
+    found, scores = [], np.zeros(logits.shape[1], np.float32)
+    for n in range(logits.shape[1]):
+        labels, scores[n] = _searched(probabilities[: lengths[n], n], beams, blank)
+        found.append(labels)
+    return (*_rows(found, len(logits)), scores)
+
+
+def _searched(rows: Array, beams: int, blank: int) -> tuple[list[int], float]:
+    """The best labelling of one entry of the batch, and its log-likelihood."""
+    parents, labels = [-1], [-1]
+    known: dict[tuple[int, int], int] = {}
+    nodes, last = np.zeros(1, np.int64), np.array([-1])
+    in_blank, in_label = np.zeros(1), np.full(1, -np.inf)
+    for row in rows:
+        count, classes = len(nodes), len(row)
+        both = np.logaddexp(in_blank, in_label)
+        stay_blank = both + row[blank]
+        stay_label = np.where(last < 0, -np.inf, in_label + row[last])
+        longer = both[:, None] + row
+        own = np.flatnonzero(last >= 0)
+        longer[own, last[own]] = in_blank[own] + row[last[own]]
+        longer[:, blank] = -np.inf
+        place = {int(node): i for i, node in enumerate(nodes)}
+        for j, node in enumerate(nodes):  # a prefix that is another's with one more label
+            i = place.get(parents[node], -1)
+            if i >= 0:
+                stay_label[j] = np.logaddexp(stay_label[j], longer[i, last[j]])
+                longer[i, last[j]] = -np.inf
+        totals = np.concatenate([np.logaddexp(stay_blank, stay_label), longer.ravel()])
+        best = np.argsort(-totals, kind="stable")[:beams]
+        best = best[totals[best] > -np.inf] if totals[best[0]] > -np.inf else best[:1]
+        stays, moves = best[best < count], best[best >= count] - count
+        sources, new = np.divmod(moves, classes)
+        made = []
+        for parent, label in zip(nodes[sources].tolist(), new.tolist(), strict=True):
+            made.append(known.setdefault((parent, label), len(parents)))  # it may have been left out before
+            if made[-1] == len(parents):
+                parents.append(parent)
+                labels.append(label)
+        nodes = np.concatenate([nodes[stays], np.array(made, np.int64)])
+        last = np.concatenate([last[stays], new])
+        in_blank = np.concatenate([stay_blank[stays], np.full(len(new), -np.inf)])
+        in_label = np.concatenate([stay_label[stays], longer[sources, new]])
+    both = np.logaddexp(in_blank, in_label)
+    node, path = int(nodes[both.argmax()]), []
+    while parents[node] >= 0:
+        path.append(labels[node])
+        node = parents[node]
+    return path[::-1], float(both.max())

@@ -132,7 +132,7 @@ def interpolated_rows(
     )
 
 
-quantized_deform_conv2d.kernel("table", "generated", None)
+quantized_deform_conv2d.kernel("table", "generated", None, constant=("scale",))
 
 
 @quantized_deform_conv2d.composition

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from accord.contract.operator import Tensor, operator
-from accord.library.composing import dims, size
+from accord.library.composing import shaped, size
 from accord.library.reference import FLOATS, narrow
 
 __all__ = ["pixel_shuffle", "pixel_unshuffle"]
@@ -52,6 +52,6 @@ def views(b: Any, x: Any, *, factor: int) -> Any:
     """Views and one permutation; ONNX's SpaceToDepth has another order of channels."""
     batch, channels, height, width = (size(b, x, axis) for axis in range(4))
     rows, columns = b("Div", height, b.ints(factor)), b("Div", width, b.ints(factor))
-    y = b("Reshape", x, dims(b, batch, channels, rows, factor, columns, factor))
+    y = shaped(b, x, batch, channels, rows, factor, columns, factor)
     y = b("Transpose", y, perm=(0, 1, 3, 5, 2, 4))
-    return b("Reshape", y, dims(b, batch, b("Mul", channels, b.ints(factor**2)), rows, columns))
+    return shaped(b, y, batch, b("Mul", channels, b.ints(factor**2)), rows, columns)

@@ -98,17 +98,22 @@ def _biases(b: Any, first: Any, second: Any) -> Any:
     return b("Unsqueeze", joined, b.ints(0))
 
 
+def _hidden(b: Any, recurrence: Any) -> int | None:
+    """Size of the state, where it is known."""
+    size = b.shape(recurrence)[1]
+    return size if isinstance(size, int) else None
+
+
 @lstm.composition
 def time_loop(b: Any, x: Any, hidden: Any, cell: Any, weight: Any, recurrence: Any, bias: Any) -> tuple[Any, Any, Any]:
     """ONNX's LSTM in one direction: one product for all inputs, then a time loop in machine code."""
     first = b.ints(0)
     w, r, h, c = (b("Unsqueeze", v, first) for v in (weight, recurrence, hidden, cell))
-    size = b.shape(recurrence)[1]
     y, last, state = b.multi(
         "LSTM",
         3,
         *(x, w, r, _biases(b, bias, None), None, h, c),
-        hidden_size=size,
+        hidden_size=_hidden(b, recurrence),
     )
     return b("Squeeze", y, b.ints(1)), b("Squeeze", last, first), b("Squeeze", state, first)
 
@@ -129,7 +134,7 @@ def one_gru_step(b: Any, x: Any, hidden: Any, weight: Any, recurrence: Any, bias
         "GRU",
         2,
         *(sequence, w, r, _biases(b, bias, recurrence_bias), None, h),
-        hidden_size=b.shape(recurrence)[1],
+        hidden_size=_hidden(b, recurrence),
         linear_before_reset=1,
     )
     return b("Squeeze", last, first)
