@@ -420,7 +420,8 @@ def lstm() -> Case:
     own = _of(feed, [node("LSTM", [*feed, *constants], ["y", "y_h", "y_c"], domain="accord")], constants)
     nodes = [
         node("Unsqueeze", ["h", "zero"], ["h1"]), node("Unsqueeze", ["c", "zero"], ["c1"]),
-        node("LSTM", ["x", "w", "r", "b", "", "h1", "c1"], ["z"], hidden_size=hidden), node("Squeeze", ["z", "one"], ["y"]),
+        node("LSTM", ["x", "w", "r", "b", "", "h1", "c1"], ["z"], hidden_size=hidden),
+        node("Squeeze", ["z", "one"], ["y"]),
     ]  # fmt: skip
     stored = {
         "w": w[None], "r": r[None], "b": np.concatenate([b, 0 * b])[None], "zero": np.array([0]), "one": np.array([1])

@@ -218,8 +218,9 @@ def _searched(rows: Array, beams: int, blank: int) -> tuple[list[int], float]:
         in_blank = np.concatenate([stay_blank[stays], np.full(len(new), -np.inf)])
         in_label = np.concatenate([stay_label[stays], longer[sources, new]])
     both = np.logaddexp(in_blank, in_label)
-    node, path = int(nodes[both.argmax()]), []
-    while parents[node] >= 0:
-        path.append(labels[node])
-        node = parents[node]
+    at: int = nodes[both.argmax()].item()
+    path = []
+    while parents[at] >= 0:
+        path.append(labels[at])
+        at = parents[at]
     return path[::-1], float(both.max())

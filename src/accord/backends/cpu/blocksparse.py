@@ -16,6 +16,7 @@ from accord.backends.cpu.program import KernelCode
 from accord.backends.protocol import Launch
 from accord.expr.lang import bits, operand
 from accord.expr.primitives import fma
+from accord.ir.dims import DimLike
 from accord.record import record
 
 __all__ = ["BlockSparseCode", "block_launch", "block_tile"]
@@ -24,13 +25,30 @@ __all__ = ["BlockSparseCode", "block_launch", "block_tile"]
 _MOST_VECTORS = 8
 
 
-def block_tile(rows: int) -> tuple[int, int]:
-    """Rows of a block that one task has, and vectors in its panel: their sums fill the registers."""
+def block_tile(dtype: str, rows: int, columns: DimLike) -> tuple[int, int]:
+    """Rows of a block that one task has, and vectors in its panel, whose sums have to fit the registers.
+
+    Of the numbers of vectors that do, the one whose panels cover the columns with the fewest instructions: a multiply
+    and add for each sum, two of which start in a cycle, as do two loads.
+
+    Args:
+        dtype: "f32" or "f64".
+        rows: Of a block.
+        columns: Of the dense matrix; where they are not known, panels are as wide as fits.
+    """
     wide = machine().vector_bits == 512
     most = 16 if wide else 8
     height = max(h for h in range(1, most + 1) if rows % h == 0)
     # besides the sums: a line of the dense matrix, and an element in all lanes
-    return height, max(1, min(_MOST_VECTORS, ((32 if wide else 16) - 2) // (height + 1)))
+    vectors = max(1, min(_MOST_VECTORS, ((32 if wide else 16) - 2) // (height + 1)))
+    if not isinstance(columns, int):
+        return height, vectors
+    total = max(1, -(-columns // machine().width(bits(dtype))))
+
+    def work(v: int) -> int:
+        return -(-total // v) * max(height * v, height + v)
+
+    return height, min(range(vectors, 0, -1), key=work)
 
 
 @record
@@ -43,11 +61,15 @@ class BlockSparseCode(KernelCode):
     Attributes:
         dtype: "f32" or "f64".
         rows: Rows of a block.
+        height: Rows of a block that a task has.
+        vectors: Vectors in a panel.
         single: A block has one column.
     """
 
     dtype: str
     rows: int
+    height: int
+    vectors: int
     single: bool
 
     checks = True
@@ -55,24 +77,23 @@ class BlockSparseCode(KernelCode):
     @property
     def symbol(self) -> str:
         """Name by content."""
-        return f"block_sparse_{self.dtype}_{self.rows}_{self.single}"
+        return f"block_sparse_{self.dtype}_{self.rows}_{self.height}_{self.vectors}_{self.single}"
 
     def module(self, name: str) -> str:
         """LLVM text."""
         b = Builder(name)
         self._width = machine().width(bits(self.dtype))
-        self._height, self._vectors = block_tile(self.rows)
         names = ("n", "k", "across", "block_columns", "blocks", "block_rows", "parts", "rows")
         p = {what: b.param(i) for i, what in enumerate(names)}
         p["refusal"] = b.address("%params", "i64", len(names))
         operands = [b.operand(i) for i in range(5)]
-        panel = self._vectors * self._width
+        panel = self.vectors * self._width
         with b.loop("%first", "%last") as task:
             rest, part = b.divmod(task, p["parts"])
             number, row = b.divmod(rest, p["block_rows"])
             column = b.mul(number, panel)
             count = b.sub(p["n"], column)
-            place = (row, b.mul(part, self._height), column)
+            place = (row, b.mul(part, self.height), column)
             whole = b.compare("sge", count, panel)
             b.branch(
                 whole,
@@ -88,7 +109,7 @@ class BlockSparseCode(KernelCode):
         blocks, columns, starts, dense, out = operands
         row, part, column = place
         low, high = (self._start(b, p, b.address(starts, "i64", b.add(row, i))) for i in (0, 1))
-        sums = tuple((vector(self.dtype, self._width), self._zero) for _ in range(self._height * self._vectors))
+        sums = tuple((vector(self.dtype, self._width), self._zero) for _ in range(self.height * self.vectors))
         with b.loop_carrying(low, high, 1, sums) as (e, carried, following):
             given = b.op(f"load i64, ptr {b.address(columns, 'i64', e)}")
             inside = b.compare("ult", given, p["block_columns"])
@@ -109,8 +130,8 @@ class BlockSparseCode(KernelCode):
         first_row = b.add(b.mul(row, self.rows), part)
         target = b.address(out, self.dtype, b.add(b.mul(first_row, p["n"]), column))
         left = b.sub(p["rows"], first_row)
-        for r in range(self._height):
-            own = following[r * self._vectors : (r + 1) * self._vectors]
+        for r in range(self.height):
+            own = following[r * self.vectors : (r + 1) * self.vectors]
             here = b.address(target, self.dtype, b.mul(p["n"], r))
             with b.when(b.compare("sgt", left, r)):
                 for v, value in enumerate(own):
@@ -134,7 +155,7 @@ class BlockSparseCode(KernelCode):
         """The sums after one column of a block."""
         w = self._width
         loaded = []
-        for v in range(self._vectors):
+        for v in range(self.vectors):
             at = b.address(line, self.dtype, v * w)
             if count is None:
                 loaded.append(Printer(b, w).load(self.dtype, at))
@@ -142,12 +163,12 @@ class BlockSparseCode(KernelCode):
                 loaded.append(Printer(b, w).load_masked(self.dtype, at, _left(b, count, v, w)))
         following = []
         total = fma(operand(0, self.dtype), operand(1, self.dtype), operand(2, self.dtype))
-        for r in range(self._height):
+        for r in range(self.height):
             at = b.address(block, self.dtype, b.add(b.mul(p["across"], r), k))
             element = b.op(f"load {scalar(self.dtype)}, ptr {at}")
             spread = Printer(b, w).splat(self.dtype, element, w)
             for v, x in enumerate(loaded):
-                following.append(Printer(b, w).value(total, [spread, x, sums[r * self._vectors + v]]))
+                following.append(Printer(b, w).value(total, [spread, x, sums[r * self.vectors + v]]))
         return following
 
     def _store(self, b: Builder, value: str, line: str, v: int, count: str | None) -> None:
@@ -167,8 +188,7 @@ def _left(b: Builder, count: str, v: int, width: int) -> str:
 def block_launch(code: BlockSparseCode, sizes: Sequence[int]) -> Launch:
     """Sizes: columns and rows of the dense matrix, columns of a block, blocks, rows of blocks, rows of the result."""
     n, k, across, blocks, block_rows, rows = sizes
-    height, vectors = block_tile(code.rows)
-    parts = code.rows // height
-    panel = vectors * machine().width(bits(code.dtype))
+    parts = code.rows // code.height
+    panel = code.vectors * machine().width(bits(code.dtype))
     params = (n, k, across, -(-k // max(1, across)), blocks, block_rows, parts, rows)
     return Launch(params, -(-n // panel) * block_rows * parts)

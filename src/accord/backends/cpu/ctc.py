@@ -47,7 +47,7 @@ def ctc_workspace(labels: DimLike) -> DimLike:
 def ctc_launch(sizes: Sequence[int]) -> Launch:
     """Sizes: steps, batch, classes, labels of a target, blank."""
     steps, batch, classes, labels, blank = sizes
-    return Launch((steps, batch, classes, labels, blank, _row(labels)), batch)  # type: ignore[arg-type]
+    return Launch((steps, batch, classes, labels, blank, _row(labels)), batch)
 
 
 @record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from accord.backends.cpu.blocksparse import BlockSparseCode, block_launch
+from accord.backends.cpu.blocksparse import BlockSparseCode, block_launch, block_tile
 from accord.backends.cpu.ctc import CtcCode, ctc_launch, ctc_workspace
 from accord.backends.cpu.families.table import known, selects
 from accord.backends.protocol import Kernel, NativeKernel, Phase
@@ -31,7 +31,7 @@ def sparse_matmul(view: NodeView) -> Kernel | Reason:
     high, across = shape[1:] if len(shape) == 3 else (1, 1)
     if not isinstance(high, int) or not isinstance(across, int):
         return Reason("the size of blocks is only known at run time")
-    code = BlockSparseCode(dtype, high, across == 1)
+    code = BlockSparseCode(dtype, high, *block_tile(dtype, high, dense[1]), across == 1)
     dims = (dense[1], dense[0], across, shape[0], starts[0] - 1, out[0])
     phase = Phase(code, (0, 1, 2, 3, 4), dims, functools.partial(block_launch, code))
     flops = 2 * D.product((*shape, dense[1]))
