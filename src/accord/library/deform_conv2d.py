@@ -16,11 +16,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from accord.contract.contract import NanPolicy
 from accord.contract.operator import Tensor, operator
-from accord.library.composing import floats
+from accord.library.composing import cast, floats, shaped
 from accord.library.reference import Array, bilinear, narrow, wide
+from accord.ops.microsoft.common import half
 
 __all__ = ["deform_conv2d", "quantized_deform_conv2d"]
 
@@ -137,8 +139,10 @@ quantized_deform_conv2d.kernel("table", "generated", None, constant=("scale",))
 
 @quantized_deform_conv2d.composition
 def dequantised(b: Any, x: Any, weight: Any, codes: Any, scale: Any, mask: Any, bias: Any, **geometry: int) -> Any:
-    """Where the scale is no constant: offsets as numbers."""
+    """Where the scale is no constant: offsets as numbers, which a short float would round."""
     dtype = b.fact(x).dtype
-    number = b("Cast", b("Reshape", scale, b.ints()), to=int(dtype))
-    offset = b("Mul", b("Cast", codes, to=int(dtype)), number)
-    return interpolated_rows(b, x, weight, offset, mask, bias, **geometry)
+    real = ir.DataType.FLOAT if half(dtype) else dtype
+    offset = b("Mul", cast(b, codes, real), cast(b, shaped(b, scale), real))
+    given = [None if v is None else cast(b, v, real) for v in (x, weight, mask, bias)]
+    y = interpolated_rows(b, *given[:2], offset, *given[2:], **geometry)
+    return cast(b, y, dtype)
