@@ -41,9 +41,7 @@ __all__ = [
     "matrices",
     "operands_of",
     "packed_weights",
-    "pads_of",
     "walk_of",
-    "window_of",
     "with_bias",
 ]
 
@@ -365,7 +363,7 @@ def _alternatives(convolution: Convolution) -> tuple[str, ...]:
     return (_WINOGRAD, *convolution.ways)
 
 
-def window_of(view: NodeView, w: Sequence[int]) -> Window:
+def _window(view: NodeView, w: Sequence[int]) -> Window:
     """The kernel of weights ``[M, C / groups, *taps]``."""
     axes = len(w) - 2
     return Window(
@@ -384,8 +382,8 @@ def convolution_of(view: NodeView, x: Shape, w: Shape, image: Image, *, constant
     if not D.is_known(w) or 0 in w:
         return Reason("the weights' shape is only known at run time")
     groups = int(view.attr("group", 1))
-    window = window_of(view, w)
-    pads, inside = pads_of(view, x[2:], out[2:], window)
+    window = _window(view, w)
+    pads, inside = _pads(view, x[2:], out[2:], window)
     columns = w[0] // groups
     sizes, kind = (x[2:], out[2:]), _halves(view, image.dtype)
     return Convolution(x[0], groups, w[1], columns, *sizes, window, tuple(pads), image, constant, inside, kind)
@@ -411,7 +409,7 @@ def with_bias(view: NodeView, dtype: str, out: Shape, index: int = 2) -> tuple[E
     return after(total, [bias], epilogue_of(view)), (0, 1, index)
 
 
-def pads_of(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[list[DimLike], bool]:
+def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[list[DimLike], bool]:
     """Padding in front of each axis, and whether there is none at either end."""
     axes = len(window.taps)
     mode = _mode(view)

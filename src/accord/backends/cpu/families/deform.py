@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 
 from accord.backends.cpu.contraction import accumulator, with_sum
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.deform import deform_phases, offset_table
-from accord.backends.cpu.epilogue import Epilogue
-from accord.backends.cpu.families.contractions import operands_of, packed_weights, pads_of, window_of, with_bias
+from accord.backends.cpu.families.contractions import convolution_of, operands_of, packed_weights, with_bias
 from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.patches import Window
 from accord.backends.protocol import Arrangement, Constant, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.ir import dims as D
-from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import channels_last
 
@@ -41,18 +39,11 @@ def deform_conv(view: NodeView) -> Kernel | Reason:
     if isinstance(found, Reason):
         return found
     (x, w, _), dtype = found
-    out = view.output().shape
-    axes = len(x) - 2
-    if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
-        return Reason("only one to three spatial axes")
-    if not D.is_known(w) or 0 in w:
-        return Reason("the weights' shape is only known at run time")
-    window = window_of(view, w)
-    pads = tuple(pads_of(view, x[2:], out[2:], window)[0])
-    groups = (int(view.attr("group", 1)), int(view.attr("offset_group", 1)))
-    further = (2, 4) if view.has(4) else (2,)
-    epilogue, _ = with_bias(view, dtype, out, 3)
-    return _kernel(view, (x, w, out), dtype, window, pads, groups, further, (epilogue, 3))
+    convolution = convolution_of(view, x, w, Image(dtype, view.access(0)), constant=view.tensor(1).is_const)
+    if isinstance(convolution, Reason):
+        return convolution
+    # blocks of interpolated rows are of the sums' type, whatever was asked for
+    return _kernel(view, replace(convolution, halves=""), int(view.attr("offset_group", 1)), bias=3)
 
 
 @selects("QuantizedDeformConv2d", domain="accord")
@@ -69,57 +60,43 @@ def quantized_deform_conv(view: NodeView) -> Kernel | Reason:
     if not math.isfinite(scale):
         return Reason("the scale is infinite")
     if out is None or not D.is_known(w) or 0 in w:
-        return Reason("the weights' shape is only known at run time")
-    stride, padding, dilation, *groups = (
+        return Reason("the kernel's size is only known at run time")
+    stride, padding, dilation, groups, alike = (
         int(view.attr(name, default))
         for name, default in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1), ("offset_groups", 1))
     )
     window = Window(tuple(w[2:]), (stride, stride), (dilation, dilation))
-    further = (2, 4) if view.has(4) else (2,)
-    epilogue, _ = with_bias(view, dtype, out, 5)
-    real = "f64" if dtype == "f64" else "f32"
-    table = functools.partial(offset_table, real, scale, 4 if codes.dtype.name == "INT4" else 8)
-    return _kernel(
-        view, (x, w, out), dtype, window, (padding, padding), (groups[0], groups[1]), further, (epilogue, 5), table
-    )
+    shape = (x[0], groups, w[1], w[0] // groups, x[2:], out[2:], window, (padding, padding))
+    convolution = Convolution(*shape, Image(dtype, view.access(0)), view.tensor(1).is_const)
+    bits = 4 if codes.dtype.name == "INT4" else 8
+    table = functools.partial(offset_table, "f64" if dtype == "f64" else "f32", scale, bits)
+    return _kernel(view, convolution, alike, bias=5, table=table)
 
 
 def _kernel(
-    view: NodeView,
-    shapes: tuple[Shape, Sequence[int], Shape],
-    dtype: str,
-    window: Window,
-    pads: tuple[DimLike, ...],
-    groups: tuple[int, int],
-    further: tuple[int, ...],
-    then: tuple[Epilogue, int],
-    table: Constant | None = None,
+    view: NodeView, convolution: Convolution, alike: int, *, bias: int, table: Constant | None = None
 ) -> Kernel | Reason:
     """The kernel.
 
     Args:
-        view: The node.
-        shapes: Of image, weights, result.
-        dtype: Of all three.
-        window: The kernel.
-        pads: In front of each axis.
-        groups: Of channels, and of channels with offsets of their own.
-        further: Inputs: the offsets, the mask if there is one.
-        then: What follows the sum, and which input is the bias.
+        view: The node: image, weights, offsets; the mask is input 4.
+        convolution: What it would be without offsets.
+        alike: Groups of channels with offsets of their own.
+        bias: Which input is the bias.
         table: For offsets that are codes; it takes the place of input 3.
     """
-    x, w, out = shapes
-    if view.access(0).strides[1] != 1:
+    out, dtype, access = view.output().shape, convolution.x.dtype, convolution.x.access
+    assert out is not None
+    if access.strides[1] != 1:
         return Reason("the image's channels are apart")
-    constant = view.tensor(1).is_const
-    image, (epilogue, bias) = Image(dtype, view.access(0)), then
-    convolution = Convolution(x[0], groups[0], w[1], w[0] // groups[0], x[2:], out[2:], window, pads, image, constant)
-    reads = (0, 1, *further, *((3,) if table is not None else ()))
+    tensors = (2, 4) if view.has(4) else (2,)
+    epilogue, _ = with_bias(view, dtype, out, bias)
+    reads = (0, 1, *tensors, *((3,) if table is not None else ()))
     first, count = len(reads), len(epilogue.extras)
     phases, scratch = deform_phases(
         convolution,
-        groups[1],
-        [view.access(i) for i in further],
+        alike,
+        [view.access(i) for i in tensors],
         [Image(e.dtype, e.access) for e in epilogue.extras],
         Image(epilogue.expr.dtype, view.output_access()),
         with_sum(epilogue.expr, accumulator(dtype)),
@@ -127,8 +104,8 @@ def _kernel(
         coded=table is not None,
     )
     constants: dict[int, Constant] = {} if table is None else {3: table}
-    if constant:
+    if convolution.constant:
         constants[1] = functools.partial(packed_weights, view.tensor(1), convolution, False)
     reads = (*reads, bias) if view.has(bias) else reads
-    flops = 2 * D.product((*out, *w[1:]))
+    flops = 2 * D.product((*out, convolution.length))
     return NativeKernel(f"deform conv {dtype}", tuple(phases), reads, constants, workspace=scratch, flops=flops)
