@@ -64,9 +64,9 @@ def _own(name: str, feed: Mapping[str, Any], constants: Mapping[str, Any] | None
     return _of(feed, [node(name, names, ["y"], domain="accord", **attributes)], constants)
 
 
-def channel_shuffle() -> Case:
+def _channel_shuffle(n: int) -> Case:
     """As in ShuffleNet."""
-    n, c, h, w, g = 8, 240, 28, 28, 3
+    c, h, w, g = 240, 28, 28, 3
     feed = {"x": _normal(n, c, h, w)}
     nodes = [
         node("Reshape", ["x", "split"], ["a"]),
@@ -471,7 +471,8 @@ def ctc_beam_decode() -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "ChannelShuffle": channel_shuffle,
+    "ChannelShuffle": lambda: _channel_shuffle(8),
+    "ChannelShuffle, large": lambda: _channel_shuffle(32),
     "LayerNorm": lambda: _layer_norm(512, 768),
     "LayerNorm, long": lambda: _layer_norm(256, 4096),
     "LayerNorm, large": lambda: _layer_norm(8192, 1024),
