@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,10 +16,11 @@ from accord.errors import ContractError, UnknownOperatorError
 from accord.ir.infer import RANDOM
 
 __all__ = [
+    "BUILT_IN",
+    "OWN",
     "TOLERANCE",
     "all_contracts",
     "contract_for",
-    "load_domain",
     "provide",
     "register",
     "unregister",
@@ -29,10 +29,8 @@ __all__ = [
     "user_operators",
 ]
 
-#: Entry points of packages that declare operators; a point's name is the domain, its value a module that declares them.
-_GROUP = "accord.operators"
-#: Accord's own, which is found without looking through all installed packages.
-_OWN = {"accord": "accord.library"}
+#: Accord's own domains, and what declares their operators; found without looking through all installed packages.
+OWN = {"accord": "accord.library"}
 
 _LOCK = threading.Lock()
 _USER: dict[tuple[str, str], list[Contract]] = {}
@@ -116,11 +114,22 @@ def user_contracts() -> list[Contract]:
 def user_operators() -> frozenset[tuple[str, str]]:
     """Domain and name of each registered user operator; Accord's own are as old as Accord's code."""
     with _LOCK:
-        return frozenset(key for key in _USER if key[0] not in _OWN)
+        return frozenset(key for key in _USER if key[0] not in OWN)
+
+
+#: Domains whose operators no package has to be asked for.
+BUILT_IN = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"})
 
 
 def user_contract(domain: str, name: str, version: int) -> Contract | None:
-    """The user's contract in force for an operator as of ``version``, or None."""
+    """The user's contract in force for an operator as of ``version``, or None.
+
+    A domain of which nothing is known is looked for among installed packages.
+    """
+    if domain not in BUILT_IN and not any(d == domain for d, _ in list(_USER)):
+        from accord.contract.sources import load_domain
+
+        load_domain(domain)
     with _LOCK:
         for c in reversed(_USER.get((domain, name), ())):
             if c.semantic.since_version <= version:
@@ -136,9 +145,6 @@ def contract_for(domain: str, name: str, version: int) -> Contract:
     """
     domain = "" if domain == "ai.onnx" else domain
     found = user_contract(domain, name, version)
-    if found is None:
-        load_domain(domain)
-        found = user_contract(domain, name, version)
     if found is not None:
         return found
     found = _from_schema(domain, name, version)
@@ -151,30 +157,6 @@ def contract_for(domain: str, name: str, version: int) -> Contract:
             remedy=_suggest(domain, name, version),
         )
     return found
-
-
-@functools.cache
-def load_domain(domain: str) -> None:
-    """Import what declares the operators of a domain, if an installed package does.
-
-    Raises:
-        ContractError: a package names a module that cannot be imported.
-    """
-    if domain in ("", "com.microsoft") or domain.startswith("ai.onnx"):
-        return
-    if domain in _OWN:
-        importlib.import_module(_OWN[domain])
-        return
-    from importlib.metadata import entry_points  # takes longer to import than the rest of this package
-
-    for point in entry_points(group=_GROUP, name=domain):
-        try:
-            point.load()
-        except Exception as error:
-            raise ContractError(
-                f"the operators of domain '{domain}' ({point.value}) could not be loaded: {error}",
-                remedy="Update or uninstall the package that provides them.",
-            ) from error
 
 
 def provide(source: Callable[[], Mapping[tuple[str, str], Semantic]]) -> None:
@@ -249,12 +231,11 @@ def _from_schema(domain: str, name: str, version: int) -> Contract | None:
 
 def all_contracts() -> list[Contract]:
     """The newest contract of every operator known: ONNX's, ``com.microsoft``'s, those of packages, the user's."""
-    from importlib.metadata import entry_points
-
     import onnx.defs
 
-    for domain in dict.fromkeys([*_OWN, *(point.name for point in entry_points(group=_GROUP))]):
-        load_domain(domain)
+    from accord.contract.sources import load_all
+
+    load_all()
     derived = [_schema_contract(s) for s in onnx.defs.get_all_schemas() if not s.deprecated]
     declared = [Contract(s) for s in _declared().values()]
     return derived + declared + user_contracts()
