@@ -49,15 +49,15 @@ def main() -> int:
         rows = {r["case"]: r for r in json.loads(arguments.output.read_text(encoding="utf-8"))["cases"]}
     wrong = False
     for name in arguments.cases or CASES:
-        settle(10)
+        settle(2)
         rows[name] = measure(name, CASES[name](), arguments.threads, arguments.seconds)
         wrong |= any(d > _TOLERANCE for d in rows[name]["differences"].values())
-        print(drawn([rows[name]]), flush=True)
-    ordered = [rows[n] for n in CASES if n in rows]
-    if arguments.output is not None:
-        command = "python benchmarks/library.py --threads " + str(arguments.threads)
-        data = {"command": command, "machine": machine(), "threads": arguments.threads, "cases": ordered}
-        arguments.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        print(drawn([rows[name]]).splitlines()[-1], flush=True)
+        ordered = [rows[n] for n in CASES if n in rows]
+        if arguments.output is not None:
+            command = f"python benchmarks/library.py --threads {arguments.threads}"
+            data = {"command": command, "machine": machine(), "threads": arguments.threads, "cases": ordered}
+            arguments.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     if arguments.table is not None:
         text = arguments.table.read_text(encoding="utf-8")
         head, _, rest = text.partition("<!-- table -->\n")

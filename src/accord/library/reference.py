@@ -37,7 +37,7 @@ def wide(x: Any) -> Array:
 def narrow(y: Array, like: Any) -> Array:
     """``y`` rounded to the dtype of ``like``; what is too large becomes infinite."""
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(np.asarray(y).astype(like.dtype))
+        return np.asarray(np.asarray(y).astype(like.dtype), order="C")
 
 
 def erf(x: Array) -> Array:

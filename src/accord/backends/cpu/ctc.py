@@ -72,6 +72,11 @@ class CtcCode(KernelCode):
         b = Builder(name)
         p = {what: b.param(i) for i, what in enumerate(_NAMES)}
         refusal = b.address("%params", "i64", len(_NAMES))
+        outside = b.compare("uge", p["blank"], p["classes"])
+        with b.when(outside):
+            b.emit(f"store i64 1, ptr {refusal}")
+        for what in ("blank", "steps"):  # then no class is read
+            p[what] = b.op(f"select i1 {outside}, i64 0, i64 {p[what]}")
         rows, targets, lengths, counts, losses, scratch = (b.operand(i) for i in range(6))
         width = machine().width(32)
         own = b.address(scratch, "f32", b.mul("%thread", b.mul(p["room"], 4)))
