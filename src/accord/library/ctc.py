@@ -98,7 +98,10 @@ def _rows(found: list[list[int]], length: int) -> tuple[Array, Array]:
 def ctc_greedy_decode(
     logits: Tensor["T", "L", "N", "C"], lengths: Tensor["int64", "N"], *, blank: int = 0
 ) -> tuple[Tensor["int64", "N", "L"], Tensor["int64", "N"]]:
-    """The labels of the best path, section 3.2: -1 behind the last one, and how many there are."""
+    """The labels of the best path, section 3.2: -1 behind the last one, and how many there are.
+
+    A ``blank`` that is no class means that there is none.
+    """
     paths = logits.argmax(-1) if logits.size else np.zeros(logits.shape[:2], np.int64)
     return _rows([_collapsed(paths[: lengths[n], n], blank) for n in range(logits.shape[1])], len(logits))
 
@@ -160,11 +163,13 @@ def ctc_beam_decode(
 
 
 for _operator in (ctc_forward, ctc_loss, ctc_greedy_decode, ctc_beam_decode):
-    _operator.types(T=FLOATS).execution(accumulate=ACCUMULATE).constraint("C >= 1", "blank >= 0", "blank < C")
+    _operator.types(T=FLOATS).execution(accumulate=ACCUMULATE).constraint("C >= 1", "blank >= 0")
     _operator.values(lengths=(0, "L"))
     _operator.semantic(batch=("N",), nan=NanPolicy.UNDEFINED)
     for _dtype in FLOATS:  # results are float32; the logits' own rounding is not the kernel's
         _operator.tolerance(_dtype, rtol=2e-5, atol=1e-4)
+for _operator in (ctc_forward, ctc_loss, ctc_beam_decode):
+    _operator.constraint("blank < C")
 for _operator in (ctc_forward, ctc_loss):
     _operator.values(targets=(0, "C - 1"), target_lengths=(0, "S"))
 ctc_beam_decode.constraint("beams >= 1")
