@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.6, help="time for each way (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="file for all times, as JSON; cases that were not run stay in it")
     parser.add_argument("--table", type=Path, help="Markdown file whose table is written anew")
+    parser.add_argument("--redraw", action="store_true", help="measure nothing, only write the table")
     arguments = parser.parse_args()
     for name in set(arguments.cases) - set(CASES):
         parser.error(f"no case '{name}'; there are {', '.join(CASES)}")
@@ -48,23 +49,26 @@ def main() -> int:
     if arguments.output is not None and arguments.output.exists():
         rows = {r["case"]: r for r in json.loads(arguments.output.read_text(encoding="utf-8"))["cases"]}
     wrong = False
-    for name in arguments.cases or CASES:
+    for name in [] if arguments.redraw else arguments.cases or CASES:
         settle(2)
         rows[name] = measure(name, CASES[name](), arguments.threads, arguments.seconds)
         wrong |= any(d > _TOLERANCE for d in rows[name]["differences"].values())
         print(drawn([rows[name]]).splitlines()[-1], flush=True)
-        ordered = [rows[n] for n in CASES if n in rows]
         if arguments.output is not None:
             command = f"python benchmarks/library.py --threads {arguments.threads}"
-            data = {"command": command, "machine": machine(), "threads": arguments.threads, "cases": ordered}
+            data = {"command": command, "machine": machine(), "threads": arguments.threads, "cases": _ordered(rows)}
             arguments.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     if arguments.table is not None:
         text = arguments.table.read_text(encoding="utf-8")
         head, _, rest = text.partition("<!-- table -->\n")
         _, _, tail = rest.partition("<!-- end -->\n")
-        table = f"<!-- table -->\n{drawn(ordered)}\n<!-- end -->\n"
+        table = f"<!-- table -->\n{drawn(_ordered(rows))}\n<!-- end -->\n"
         arguments.table.write_text(head + table + tail, encoding="utf-8")
     return int(wrong)
+
+
+def _ordered(rows: Mapping[str, Any]) -> list[Any]:
+    return [rows[n] for n in CASES if n in rows]
 
 
 def measure(name: str, case: Case, threads: int, seconds: float) -> dict[str, Any]:

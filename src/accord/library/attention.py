@@ -43,9 +43,14 @@ def attention_of(
         window: Keys that a query sees before its own place, and behind it if it is not causal; -1 for all.
         score: What becomes of scores: ``score(scores, query place, key place, head, number of heads)``.
         mask: Added to the scores, or bool: which keys are seen.
+
+    Raises:
+        ValueError: the key heads do not share the query heads evenly.
     """
     q, k, v = wide(query), wide(key), wide(value)
     heads, groups, length, keys = q.shape[1], k.shape[1], q.shape[2], k.shape[2]
+    if groups < 1 or heads % groups:
+        raise ValueError(f"{groups} key heads cannot serve {heads} query heads")
     k, v = (np.repeat(t, heads // max(1, groups), axis=1) for t in (k, v))
     scores = np.einsum("bhqd,bhkd->bhqk", q, k) * (scale or 1 / np.sqrt(max(1, q.shape[3])))
     i, j = np.arange(length)[:, None], np.arange(keys)[None, :]
