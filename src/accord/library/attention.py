@@ -137,7 +137,7 @@ def qkv_attention(
     )
 
 
-floats(qkv_attention, tight=False, batch=("B",)).scheduling(fuses="contraction")
+floats(qkv_attention, tight=False).scheduling(fuses="contraction")
 qkv_attention.constraint("groups >= 1", "heads % groups == 0", "P % (heads + 2 * groups) == 0", "P >= 1")
 
 

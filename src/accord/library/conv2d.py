@@ -61,7 +61,7 @@ def conv2d(
     return narrow(z if activation == "none" else ACTIVATIONS[activation][0](z), x)
 
 
-floats(conv2d, tight=False, batch=("N",)).scheduling(fuses="contraction", epilogue=True)
+floats(conv2d, tight=False).scheduling(fuses="contraction", epilogue=True)
 conv2d.constraint(
     *("groups >= 1", "stride >= 1", "dilation >= 1", "padding >= 0", "C % groups == 0", "M % groups == 0"),
     *("H + 2 * padding > dilation * (KH - 1)", "W + 2 * padding > dilation * (KW - 1)", "KH >= 1", "KW >= 1"),

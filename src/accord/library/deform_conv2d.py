@@ -97,7 +97,7 @@ def quantized_deform_conv2d(
 
 
 for _operator in (deform_conv2d, quantized_deform_conv2d):
-    floats(_operator, tight=False, nan=NanPolicy.UNDEFINED, batch=("N",)).scheduling(fuses="contraction")
+    floats(_operator, tight=False, nan=NanPolicy.UNDEFINED).scheduling(fuses="contraction")
     _operator.constraint(
         *("groups >= 1", "offset_groups >= 1", "stride >= 1", "dilation >= 1", "padding >= 0", "KH >= 1", "KW >= 1"),
         *("C % groups == 0", "M % groups == 0", "C % offset_groups == 0"),

@@ -80,7 +80,7 @@ def gru_cell(
 
 
 for _operator in (lstm_cell, lstm, gru_cell):
-    floats(_operator, tight=False, batch=("N",)).constraint("H >= 1", "I >= 1").scheduling(fuses="opaque")
+    floats(_operator, tight=False).constraint("H >= 1", "I >= 1").scheduling(fuses="opaque")
     for _dtype, _rtol in (("float16", 1e-2), ("bfloat16", 8e-2)):
         _operator.tolerance(_dtype, rtol=_rtol, atol=_rtol)
 lstm_cell.execution(state=((0, 1), (1, 2)))

@@ -70,7 +70,7 @@ for _operator in (sparse_matmul, block_sparse_matmul):
     _operator.values(starts=Values(0, "E", increasing=True))
     _operator.kernel("rows", "generated", None)
 sparse_matmul.values(columns=(0, "K - 1"))
-block_sparse_matmul.values(columns=(0, "(K - 1) // BC"))
+block_sparse_matmul.values(columns=(0, "(K - 1) // max(BC, 1)"))
 block_sparse_matmul.constraint("BR >= 1", "BC >= 1", "rows <= (R - 1) * BR", "rows > (R - 2) * BR")
 
 

@@ -85,6 +85,8 @@ class BlockSparseCode(KernelCode):
         self._width = machine().width(bits(self.dtype))
         names = ("n", "k", "across", "block_columns", "blocks", "block_rows", "parts", "rows")
         p = {what: b.param(i) for i, what in enumerate(names)}
+        # of a matrix without columns no block is read
+        p["blocks"] = b.op(f"select i1 {b.compare('eq', p['k'], 0)}, i64 0, i64 {p['blocks']}")
         p["refusal"] = b.address("%params", "i64", len(names))
         operands = [b.operand(i) for i in range(5)]
         panel = self.vectors * self._width
