@@ -205,3 +205,24 @@ def test_conditions_on_symbols():
     assert evaluate_condition("n >= 1 and n + 1 > n", {"n": n}) is True
     assert evaluate_condition("n < 1", {"n": n}) is False
     assert evaluate_size("max(n, 3) // 2", {"n": 9}) == 4
+
+
+def test_a_kernel_may_want_an_input_whose_content_is_known():
+    @accord.operator("test.ops::Scaled")
+    def scaled(x: Tensor["float32", "N"], s: Tensor["float32"]) -> Tensor["float32", "N"]:
+        return x * s
+
+    try:
+        scaled.kernel("known", "python", lambda x, s: np.full_like(x, 1), constant=("s",))
+        scaled.kernel("any", "python", lambda x, s: np.full_like(x, 2))
+        with pytest.raises(ContractError, match="constant input does not exist"):
+            scaled.kernel("wrong", "python", lambda x, s: x, constant=("t",))
+        call = [node("Scaled", ["x", "s"], ["y"], domain="test.ops")]
+        x, s = np.zeros(3, np.float32), np.float32(4)
+        inputs = {"x": (np.float32, [3])}
+        held = accord.load(model(call, inputs, ["y"], {"s": s}, domains={"test.ops": 1}))
+        assert held(x)[0].tolist() == [1, 1, 1]
+        given = accord.load(model(call, inputs | {"s": (np.float32, [])}, ["y"], domains={"test.ops": 1}))
+        assert given(x, s)[0].tolist() == [2, 2, 2]
+    finally:
+        scaled.unregister()

@@ -27,7 +27,7 @@ ROOMS = [
     ["plan"],
     ["runtime"],
     ["profile"],
-    ["doctor"],
+    ["library", "doctor"],
     ["workbench"],
     ["onnx_backend", "demo"],
     ["cli"],

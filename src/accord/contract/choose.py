@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from accord.contract.contract import Contract, KernelDeclaration
     from accord.ir.infer import Inference
 
-__all__ = ["Choice", "attributes_of", "call_attributes", "choose", "kernel_for", "refusal"]
+__all__ = ["Choice", "attributes_of", "call_attributes", "choose", "composition_for", "kernel_for", "refusal"]
 
 
 @record
@@ -34,7 +34,9 @@ class Choice:
     bound: Bound
 
 
-def choose(contract: Contract, bound: Bound, device: str, without: Collection[str] = ()) -> KernelDeclaration | Reason:
+def choose(
+    contract: Contract, bound: Bound, device: str, without: Collection[str] = (), known: Collection[str] | None = None
+) -> KernelDeclaration | Reason:
     """The kernel for a call, or why there is none.
 
     Args:
@@ -42,12 +44,14 @@ def choose(contract: Contract, bound: Bound, device: str, without: Collection[st
         bound: Sizes and types of the call.
         device: Where it runs.
         without: Kinds that are left out.
+        known: Names of the inputs whose content is known; None for all.
     """
     why: list[str] = []
     for k in contract.kernels:
         if k.device != device or k.kind in without:
             continue
-        refused = refusal(contract, k, bound)
+        unknown = [n for n in k.constant if known is not None and n not in known]
+        refused = Reason(f"input '{unknown[0]}' is no constant") if unknown else refusal(contract, k, bound)
         if refused is None:
             return k
         why.append(f"kernel '{k.name}': {refused}")
@@ -81,8 +85,25 @@ def kernel_for(n: Inference, device: str, without: Collection[str] = ()) -> Choi
     if contract is None:
         return None
     bound = bind(contract.semantic, n)
-    kernel = choose(contract, bound, device, without)
+    inputs = zip(contract.semantic.inputs, range(len(n.node.inputs)), strict=False)
+    kernel = choose(contract, bound, device, without, {p.name for p, i in inputs if n.tensor(i).is_const})
     return kernel if isinstance(kernel, Reason) else Choice(contract, kernel, bound)
+
+
+def composition_for(n: Inference) -> Choice | Reason | None:
+    """The first composition that fits a node, whatever device it was declared for; as :func:`kernel_for` otherwise."""
+    contract = user_contract(n.node.domain, n.node.op_type, n.analyzer.opsets.get(n.node.domain, 1))
+    if contract is None:
+        return None
+    bound = bind(contract.semantic, n)
+    why: list[str] = []
+    for k in contract.kernels:
+        if k.kind == "composition":
+            refused = refusal(contract, k, bound)
+            if refused is None:
+                return Choice(contract, k, bound)
+            why.append(f"kernel '{k.name}': {refused}")
+    return Reason("; ".join(why) or "no composition is declared")
 
 
 def call_attributes(n: Inference, contract: Contract) -> dict[str, Any]:

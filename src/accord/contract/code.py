@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-__all__ = ["CudaCode", "Grid", "LibraryCode", "PackedCode", "TritonCode"]
+__all__ = ["CudaCode", "Grid", "LibraryCode", "PackedCode", "ScoreFunction", "TritonCode"]
 
 #: Sizes by name and attributes → something of a launch.
 Grid: TypeAlias = "Callable[[Mapping[str, Any]], tuple[int, ...]]"
@@ -36,6 +36,22 @@ class PackedCode:
 
     module: str
     function: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreFunction:
+    """Attention on queries [B, H, Q, D], keys [B, G, K, D] and values [B, G, K, E] with a function of scores.
+
+    Attributes:
+        score: ``score(s, i, j, h, heads, **attributes)`` → an expression: what becomes of score ``s``, given the places
+            of query and key, the number of the head and how many there are, all of them floats.
+        causal: Queries see no keys behind their own place.
+        window: Name of an integer attribute: keys further away than that are not seen; "" for none.
+    """
+
+    score: Callable[..., Any]
+    causal: bool = False
+    window: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,7 +237,7 @@ class Scheduling:
 
 
 #: How a kernel is written.
-KINDS = ("expression", "composition", "python", "library", "tvm_ffi", "triton", "cuda")
+KINDS = ("expression", "composition", "generated", "python", "library", "tvm_ffi", "triton", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +252,8 @@ class KernelDeclaration:
             expression    a function of :class:`accord.expr.lang.Expr`, one element of each input → one of the output
             composition   a function ``f(b, *inputs, **attributes)`` that builds ONNX nodes with
                           :class:`accord.ir.build.Builder`
+            generated     what the backend of the device generates for this operator by a selector of its own; ``code``
+                          is what that selector reads, or None
             python        a function of NumPy arrays, which returns the outputs
             library       a C function in a shared library
             tvm_ffi       a packed function, of DLPack tensors
@@ -264,6 +266,7 @@ class KernelDeclaration:
         constraints: Conditions beyond the contract's under which it is used, e.g. "D % 16 == 0".
         execution: Its own memory clauses, where they are not the contract's.
         scheduling: Its own scheduling clauses, where they are not the contract's.
+        constant: Names of inputs whose content must be known when the model is loaded.
     """
 
     name: str
@@ -274,6 +277,7 @@ class KernelDeclaration:
     constraints: tuple[str, ...] = ()
     execution: Execution | None = None
     scheduling: Scheduling | None = None
+    constant: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,7 @@ class Operator:
         constraints: Sequence[str] = (),
         execution: Mapping[str, Any] | None = None,
         scheduling: Mapping[str, Any] | None = None,
+        constant: Sequence[str] = (),
     ) -> Operator:
         """Declare a kernel; the first that fits a node is used.
 
@@ -200,6 +201,7 @@ class Operator:
             constraints: Conditions under which it may be used, beyond the contract's.
             execution: Where its memory clauses differ from the operator's.
             scheduling: Where its scheduling clauses differ from the operator's.
+            constant: Inputs whose content must be known when the model is loaded.
 
         Raises:
             ContractError: it contradicts the operator.
@@ -214,6 +216,7 @@ class Operator:
             tuple(constraints),
             None if execution is None else _updated(c.execution, execution),
             None if scheduling is None else _updated(c.scheduling, scheduling),
+            tuple(constant),
         )
         return self._replace(dataclasses.replace(c, kernels=(*c.kernels, declared)))
 

@@ -17,6 +17,7 @@ from accord.ir.infer import RANDOM
 
 __all__ = [
     "BUILT_IN",
+    "OWN",
     "TOLERANCE",
     "all_contracts",
     "contract_for",
@@ -27,6 +28,9 @@ __all__ = [
     "user_contracts",
     "user_operators",
 ]
+
+#: Accord's own domains, and what declares their operators; found without looking through all installed packages.
+OWN = {"accord": "accord.library"}
 
 _LOCK = threading.Lock()
 _USER: dict[tuple[str, str], list[Contract]] = {}
@@ -108,9 +112,9 @@ def user_contracts() -> list[Contract]:
 
 
 def user_operators() -> frozenset[tuple[str, str]]:
-    """Domain and name of each registered user operator."""
+    """Domain and name of each registered user operator; Accord's own are as old as Accord's code."""
     with _LOCK:
-        return frozenset(_USER)
+        return frozenset(key for key in _USER if key[0] not in OWN)
 
 
 #: Domains whose operators no package has to be asked for.
@@ -227,9 +231,12 @@ def _from_schema(domain: str, name: str, version: int) -> Contract | None:
 
 
 def all_contracts() -> list[Contract]:
-    """The newest contract of every operator known: ONNX, ``com.microsoft``, and the user's."""
+    """The newest contract of every operator known: ONNX's, ``com.microsoft``'s, those of packages, the user's."""
     import onnx.defs
 
+    from accord.contract.sources import load_all
+
+    load_all()
     derived = [_schema_contract(s) for s in onnx.defs.get_all_schemas() if not s.deprecated]
     declared = [Contract(s) for s in _declared().values()]
     return derived + declared + user_contracts()

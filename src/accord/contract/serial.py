@@ -129,6 +129,7 @@ def _kernel(data: Mapping[str, Any]) -> KernelDeclaration:
             **data,
             "types": _sets(data["types"]),
             "constraints": tuple(data["constraints"]),
+            "constant": tuple(data["constant"]),
             "execution": None if e is None else _execution(e),
             "scheduling": None if k is None else Scheduling(**k),
         }

@@ -6,16 +6,17 @@ imported when an operator of that domain is asked for and not known.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import sys
 import threading
 from pathlib import Path
 
-from accord.contract.registry import user_operators
+from accord.contract.registry import OWN, user_contracts
 from accord.errors import ContractError
 
-__all__ = ["GROUP", "load_domain", "load_file"]
+__all__ = ["GROUP", "load_all", "load_domain", "load_file"]
 
 #: Of entry points.
 GROUP = "accord.operators"
@@ -75,6 +76,9 @@ def load_domain(domain: str) -> bool:
     Raises:
         ContractError: a package offers it, but cannot be imported.
     """
+    if domain in OWN:
+        importlib.import_module(OWN[domain])
+        return True
     with _LOCK:
         if domain not in _TRIED:
             _TRIED.add(domain)
@@ -87,4 +91,14 @@ def load_domain(domain: str) -> bool:
                         f"{type(error).__name__}: {error}",
                         remedy="Repair or remove the package that offers them.",
                     ) from error
-    return any(d == domain for d, _ in user_operators())
+    return any(c.semantic.domain == domain for c in user_contracts())
+
+
+def load_all() -> None:
+    """Import the operators of all domains that Accord or an installed package offers.
+
+    Raises:
+        ContractError: as of :func:`load_domain`.
+    """
+    for domain in (*OWN, *(entry.name for entry in importlib.metadata.entry_points(group=GROUP))):
+        load_domain(domain)

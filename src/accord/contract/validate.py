@@ -262,6 +262,8 @@ def _kernel(contract: Contract, k: KernelDeclaration, check: Check) -> None:
         )
     for condition in k.constraints:
         _known(condition, _bound_names(s), f"{whose}the condition '{condition}'", check)
+    inputs = [p.name for p in s.inputs]
+    check(set(k.constant) <= set(inputs), f"{whose}a constant input does not exist", expected=inputs, found=k.constant)
     e = k.execution or contract.execution
     if k.execution is not None:
         _execution(contract, e, check, whose)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from accord.passes.rule import Rule
 from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
+from accord.passes.rules.block_sparse import BlockSparse
 from accord.passes.rules.compose import ComposeOperators
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
 from accord.passes.rules.fuse import FuseEpilogue
@@ -113,6 +114,7 @@ def phases() -> tuple[Phase, ...]:
                 RemoveSplitConcat(),
                 RecogniseRotary(),
                 RecogniseAttention(),
+                BlockSparse(),
                 RecogniseLSTMCell(),
                 RecogniseGRUCell(),
                 MergeAffine(),

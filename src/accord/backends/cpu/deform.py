@@ -11,6 +11,8 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from accord.backends.cpu.blocking import MOST_CHUNK
 from accord.backends.cpu.contraction import Left, RightMatrix, Walk, contraction_phase, packed_size
 from accord.backends.cpu.conv import Convolution, Image
@@ -20,7 +22,7 @@ from accord.backends.cpu.panels import Chunk, PanelSource, Rows, clear
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.transpose import converted
-from accord.backends.protocol import Phase
+from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr, bits, call, cast, operand
 from accord.expr.math import expand
 from accord.expr.primitives import fma, isnan, max_, min_, select
@@ -29,7 +31,7 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["DeformSource", "deform_phases"]
+__all__ = ["DeformSource", "deform_phases", "offset_table"]
 
 #: As far as offsets are followed: they convert to integers.
 _FAR = 2.0**30
@@ -49,12 +51,14 @@ class DeformSource(PanelSource):
         axes: Spatial axes, one to three.
         masked: There is a mask.
         operand: Number of the offsets' operand; that of the mask follows.
+        coded: Offsets are bytes, places in a table (:func:`offset_table`) whose operand comes after these.
     """
 
     dtype: str
     axes: int
     masked: bool
     operand: int
+    coded: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,18 +85,20 @@ class DeformSource(PanelSource):
         p, words = parameters, 3 + self.axes
         table = b.op(f"getelementptr i64, ptr {p['pieces']}, i64 {b.mul(chunk.first, words)}")
         pieces = b.sub(chunk.last, chunk.first)
+        types = {"offset": "u8" if self.coded else self.dtype, "mask": self.dtype}
         tensors = {
-            name: b.address(b.operand(self.operand + i), self.dtype, p[f"{name}.at"])
+            name: b.address(b.operand(self.operand + i), types[name], p[f"{name}.at"])
             for i, name in enumerate(("offset", "mask")[: 1 + self.masked])
         }
+        own = {"table": b.operand(self.operand + 1 + self.masked)} if self.coded else {}
         with rows.walk(first, count) as (r, at):
             image, pixel = at[0], at[1:]
             place = b.address(base, self.dtype, b.mul(image, p["a.image"]))
-            here = {}
+            here = dict(own)
             for name, address in tensors.items():
-                here[name] = b.address(address, self.dtype, b.mul(image, p[f"{name}.row"]))
+                here[name] = b.address(address, types[name], b.mul(image, p[f"{name}.row"]))
                 for i, index in enumerate(pixel):
-                    here[name] = b.address(here[name], self.dtype, b.mul(index, p[f"{name}.row{i}"]))
+                    here[name] = b.address(here[name], types[name], b.mul(index, p[f"{name}.row{i}"]))
             corner = [b.sub(b.mul(index, p[f"x{i}.step"]), p[f"x{i}.pad"]) for i, index in enumerate(pixel)]
             start = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(r, pitch)}")
             with b.loop_carrying(0, pieces, 1, (("ptr", start), ("ptr", table))) as (_, (target, entry), later):
@@ -117,7 +123,7 @@ class DeformSource(PanelSource):
         target: str,
     ) -> None:
         """Interpolate the channels of one tap, which would be read at pixel ``at`` without an offset."""
-        neighbours = [self._neighbours(b, dtype, p, here["offset"], a, at[a], tap) for a in range(self.axes)]
+        neighbours = [self._neighbours(b, dtype, p, here, a, at[a], tap) for a in range(self.axes)]
         somewhere = functools.reduce(lambda x, y: b.op(f"and i1 {x}, {y}"), (n[0] for n in neighbours))
 
         def inside() -> None:
@@ -140,7 +146,7 @@ class DeformSource(PanelSource):
         return converted(b, 1, Printer(b, 1).load(self.dtype, b.address(base, self.dtype, index)), self.dtype, dtype)
 
     def _neighbours(
-        self, b: Builder, dtype: str, p: Mapping[str, str], offsets: str, axis: int, at: str, tap: str
+        self, b: Builder, dtype: str, p: Mapping[str, str], here: Mapping[str, str], axis: int, at: str, tap: str
     ) -> tuple[str, list[tuple[str, str]]]:
         """Whether one of the two pixels around the position lies in the image; place and weight of both.
 
@@ -148,15 +154,11 @@ class DeformSource(PanelSource):
         is no number leads to the first pixel.
         """
         real = _real(dtype)
-        number = b.add(b.mul(tap, self.axes), axis)
-        offset = self._load(b, dtype, offsets, b.mul(number, p["offset.k"]))
-        printer = Printer(b, 1)
-        moved = operand(0, dtype)
-        near: Expr = max_(min_(select(isnan(moved), 0.0, moved), _FAR), -_FAR)
-        whole = call("floor", near)
-        ratio = printer.value(expand(near - whole), [offset])
-        low = b.add(at, printer.value(expand(cast(whole, "i64")), [offset]))
-        low = b.op(f"select i1 {b.op(f'fcmp uno {real} {offset}, 0.0')}, i64 0, i64 {low}")
+        number = b.mul(b.add(b.mul(tap, self.axes), axis), p["offset.k"])
+        if self.coded:
+            low, ratio = self._looked_up(b, dtype, here, number, at)
+        else:
+            low, ratio = self._computed(b, dtype, here["offset"], number, at)
         high = b.add(low, 1)
         size, stride = p[f"x{axis}.size"], p[f"x{axis}.stride"]
         low_in, high_in = b.compare("ult", low, size), b.compare("ult", high, size)
@@ -169,6 +171,25 @@ class DeformSource(PanelSource):
         second = b.op(f"select i1 {wanted}, i64 {high}, i64 {first}")
         places = [b.mul(index, stride) for index in (first, second)]
         return b.op(f"or i1 {low_in}, {wanted}"), list(zip(places, weights, strict=True))
+
+    def _computed(self, b: Builder, dtype: str, offsets: str, number: str, at: str) -> tuple[str, str]:
+        """The pixel before the position, and how far behind it that is; of an offset that is a number."""
+        offset = self._load(b, dtype, offsets, number)
+        printer = Printer(b, 1)
+        moved = operand(0, dtype)
+        near: Expr = max_(min_(select(isnan(moved), 0.0, moved), _FAR), -_FAR)
+        whole = call("floor", near)
+        ratio = printer.value(expand(near - whole), [offset])
+        low = b.add(at, printer.value(expand(cast(whole, "i64")), [offset]))
+        low = b.op(f"select i1 {b.op(f'fcmp uno {_real(dtype)} {offset}, 0.0')}, i64 0, i64 {low}")
+        return low, ratio
+
+    def _looked_up(self, b: Builder, dtype: str, here: Mapping[str, str], number: str, at: str) -> tuple[str, str]:
+        """The same of an offset that is a code."""
+        code = b.op(f"load i8, ptr {b.address(here['offset'], 'u8', number)}")
+        entry = b.address(here["table"], "i64", b.mul(b.op(f"zext i8 {code} to i64"), 2))
+        whole = b.op(f"load i64, ptr {entry}")
+        return b.add(at, whole), b.op(f"load {_real(dtype)}, ptr {b.address(entry, 'i64', 1)}")
 
     def _sum(self, b: Builder, dtype: str, corners: Sequence[tuple[str, str]], length: str, target: str) -> None:
         """The weighted sum of pixels, whole vectors: up to one vector after the last is overwritten."""
@@ -199,6 +220,24 @@ class DeformSource(PanelSource):
         b.branch(b.compare("ne", whole, length), rest)
 
 
+def offset_table(dtype: str, scale: float, width: int) -> Array:
+    """What each byte stands for as a code: the whole pixels of ``scale * code``, and the bits of the rest.
+
+    Args:
+        dtype: "f32" or "f64", in which the product is rounded and the rest is kept.
+        scale: Finite.
+        width: Of a code in bits; bits above it in a byte do not count.
+    """
+    real = np.float32 if dtype == "f32" else np.float64
+    codes = (np.arange(256) + (1 << width - 1)) % (1 << width) - (1 << width - 1)
+    offsets = np.clip((codes * real(scale)).astype(real), -_FAR, _FAR)
+    whole = np.floor(offsets)
+    table = np.zeros((256, 2), np.int64)
+    table[:, 0] = whole
+    table.view(real).reshape(256, -1)[:, 8 // real().itemsize] = offsets - whole
+    return table
+
+
 def _real(dtype: str) -> str:
     return "float" if dtype == "f32" else "double"
 
@@ -211,6 +250,8 @@ def deform_phases(
     out: Image,
     expr: Expr,
     operands: tuple[int, ...],
+    *,
+    coded: bool = False,
 ) -> tuple[list[Phase], DimLike]:
     """A phase for each group, and the scratch bytes that a thread needs.
 
@@ -222,7 +263,8 @@ def deform_phases(
         out: The output.
         expr: What is stored; operand 0 is the sum.
         operands: Image, weights (packed, or [M, C / groups, *taps] without gaps), extras, output, scratch, offsets,
-            mask.
+            mask, table.
+        coded: Offsets are codes; there is a table.
     """
     c = convolution
     axes, taps = len(c.window.taps), math.prod(c.window.taps)
@@ -235,7 +277,7 @@ def deform_phases(
         row, k, *pixels = access.strides
         values.update({f"{name}.at": access.offset, f"{name}.row": row, f"{name}.k": k})
         values.update({f"{name}.row{i}": s for i, s in enumerate(pixels)})
-    source = DeformSource(c.x.dtype, axes, len(tensors) > 1, 4 + len(extras))
+    source = DeformSource(c.x.dtype, axes, len(tensors) > 1, 4 + len(extras), coded)
     k, m = c.length, c.columns
     rows: Shape = (c.images, *c.out_sizes)
     alike = c.groups * c.channels // offset_groups

@@ -12,7 +12,6 @@ import numpy as np
 from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.conv_transpose import CombWeights, combs, pack_combs, transposed_phases
-from accord.backends.cpu.deform import deform_phases
 from accord.backends.cpu.epilogue import Epilogue, Extra
 from accord.backends.cpu.families.coded import coded_weight
 from accord.backends.cpu.families.table import arranges, known, selects
@@ -40,7 +39,10 @@ __all__ = [
     "gemm",
     "matmul",
     "matrices",
+    "operands_of",
+    "packed_weights",
     "walk_of",
+    "with_bias",
 ]
 
 _TYPES = ("f32", "f64", "f16", "bf16")
@@ -49,7 +51,8 @@ _TYPES = ("f32", "f64", "f16", "bf16")
 _MAX_COMBS = 1 << 14
 
 
-def _inputs(view: NodeView, count: int) -> tuple[list[Shape], str] | Reason:
+def operands_of(view: NodeView, count: int) -> tuple[list[Shape], str] | Reason:
+    """Shapes of the first ``count`` inputs and their element type, one that products are generated for."""
     shapes: list[Shape] = []
     dtype = ""
     for i in range(count):
@@ -93,7 +96,7 @@ def any_matrices(view: NodeView) -> Arrangement:
 @selects("MatMul", epilogue=True)
 def matmul(view: NodeView) -> Kernel | Reason:
     """A batch of products with NumPy's rules."""
-    found = _inputs(view, 2)
+    found = operands_of(view, 2)
     if isinstance(found, Reason):
         return found
     (a, b), dtype = found
@@ -246,7 +249,7 @@ def _packed(fact: TensorFact, turned: bool, dtype: str, kind: str) -> Array:
 @selects("Gemm", epilogue=True)
 def gemm(view: NodeView) -> Kernel | Reason:
     """``alpha * A B + beta * C``."""
-    found = _inputs(view, 2)
+    found = operands_of(view, 2)
     if isinstance(found, Reason):
         return found
     (a, b), dtype = found
@@ -289,56 +292,6 @@ def after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
     return Epilogue(substitute(then.expr, moved), (*extras, *then.extras))
 
 
-@arranges("DeformConv")
-def deformed_images(view: NodeView) -> Arrangement:
-    """Channels follow each other in the image and in what is written; weights have no gaps."""
-    shape = view.output().shape
-    if shape is None or len(shape) < 3:
-        return Arrangement()
-    order = channels_last(len(shape))
-    return Arrangement((order, tuple(range(len(shape)))), (order,), strided=True)
-
-
-@selects("DeformConv", epilogue=True)
-def deform_conv(view: NodeView) -> Kernel | Reason:
-    """Convolution whose taps are read at offsets, over one to three spatial axes."""
-    found = _inputs(view, 3)
-    if isinstance(found, Reason):
-        return found
-    (x, w, _), dtype = found
-    out = view.output().shape
-    axes = len(x) - 2
-    if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
-        return Reason("only one to three spatial axes")
-    if not D.is_known(w) or 0 in w:
-        return Reason("the weights' shape is only known at run time")
-    if view.access(0).strides[1] != 1:
-        return Reason("the image's channels are apart")
-    groups = int(view.attr("group", 1))
-    window = _window(view, w)
-    epilogue, _ = _with_bias(view, dtype, out, 3)
-    pads, image = tuple(_pads(view, x[2:], out[2:], window)[0]), Image(dtype, view.access(0))
-    constant = view.tensor(1).is_const
-    convolution = Convolution(x[0], groups, w[1], w[0] // groups, x[2:], out[2:], window, pads, image, constant)
-    further = (2, 4) if view.has(4) else (2,)
-    first, count = 2 + len(further), len(epilogue.extras)
-    phases, scratch = deform_phases(
-        convolution,
-        int(view.attr("offset_group", 1)),
-        [view.access(i) for i in further],
-        [Image(e.dtype, e.access) for e in epilogue.extras],
-        Image(epilogue.expr.dtype, view.output_access()),
-        with_sum(epilogue.expr, accumulator(dtype)),
-        (0, 1, *range(first, first + count + 2), *range(2, first)),
-    )
-    constants: dict[int, Constant] = {}
-    if constant:
-        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution, False)
-    reads = (0, 1, *further, 3) if view.has(3) else (0, 1, *further)
-    flops = 2 * D.product((*out, *w[1:]))
-    return NativeKernel(f"deform conv {dtype}", tuple(phases), reads, constants, workspace=scratch, flops=flops)
-
-
 @arranges("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
 def images_with_channels_last(view: NodeView) -> Arrangement:
     """Channels follow each other in what is written; any image can be read, and weights without gaps."""
@@ -358,7 +311,7 @@ def conv(view: NodeView) -> Kernel | Reason:
         kernel = depthwise_kernel(view)
         if not isinstance(kernel, Reason):
             return kernel
-    found = _inputs(view, 2)
+    found = operands_of(view, 2)
     if isinstance(found, Reason):
         return found
     (x, w), dtype = found
@@ -366,7 +319,7 @@ def conv(view: NodeView) -> Kernel | Reason:
     out = view.output().shape
     if isinstance(convolution, Reason) or out is None:
         return convolution if isinstance(convolution, Reason) else Reason("the output's rank is not known")
-    epilogue, reads = _with_bias(view, dtype, out)
+    epilogue, reads = with_bias(view, dtype, out)
     constants: dict[int, Constant] = {}
     alternatives = _alternatives(convolution)
     way = view.choose(alternatives)
@@ -374,7 +327,7 @@ def conv(view: NodeView) -> Kernel | Reason:
     if way in convolution.ways:
         convolution = replace(convolution, way=way)
     if convolution.constant:
-        constants[1] = functools.partial(_packed_weights, view.tensor(1), convolution, transformed)
+        constants[1] = functools.partial(packed_weights, view.tensor(1), convolution, transformed)
     elif view.access(1).strides != contiguous(tuple(w)):
         return Reason("weights that are not constant must be row-major")
     rest = (
@@ -436,13 +389,14 @@ def convolution_of(view: NodeView, x: Shape, w: Shape, image: Image, *, constant
     return Convolution(x[0], groups, w[1], columns, *sizes, window, tuple(pads), image, constant, inside, kind)
 
 
-def _packed_weights(fact: TensorFact, convolution: Convolution, transformed: bool) -> Array:
+def packed_weights(fact: TensorFact, convolution: Convolution, transformed: bool) -> Array:
+    """Constant weights as the kernel reads them; ``transformed``: for Winograd."""
     if transformed:
         return transformed_weights(fact.numpy(), convolution.groups)
     return convolution.pack(fact.numpy())
 
 
-def _with_bias(view: NodeView, dtype: str, out: Shape, index: int = 2) -> tuple[Epilogue, tuple[int, ...]]:
+def with_bias(view: NodeView, dtype: str, out: Shape, index: int = 2) -> tuple[Epilogue, tuple[int, ...]]:
     """The addition of a convolution's bias, input ``index``, and what is fused to it, and the inputs that it reads."""
     real = accumulator(dtype)
     if not view.has(index):
@@ -476,7 +430,7 @@ def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[lis
 @selects("ConvTranspose", epilogue=True)
 def conv_transpose(view: NodeView) -> Kernel | Reason:
     """Transposed convolution over one to three spatial axes: an ordinary one for each comb of output pixels."""
-    found = _inputs(view, 2)
+    found = operands_of(view, 2)
     if isinstance(found, Reason):
         return found
     (x, w), dtype = found
@@ -495,7 +449,7 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
     pads = _transposed_pads(view, x[2:], out[2:], taps, steps, dilations)
     if not D.is_known(pads):
         return Reason(f"the padding depends on sizes: {', '.join(str(p) for p in pads)}")
-    epilogue, reads = _with_bias(view, dtype, out)
+    epilogue, reads = with_bias(view, dtype, out)
     extras = [Image(e.dtype, e.access) for e in epilogue.extras]
     constants: dict[int, Constant] = {}
     if view.has(2) and view.tensor(2).is_const and view.access(2).strides == (1,):
