@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accord.cli.common import Screen, Verb, WithExamples, line, plural, table, wrong_use
+from accord.cli.op_compile import command as compile_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,3 +171,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(" ← ".join(map(str, v)) if isinstance(v, list) else str(v) for v in value)
     return "" if value is None else str(value)
+
+
+command.add_command(compile_command)
