@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 __all__ = ["CudaCode", "Grid", "LibraryCode", "PackedCode", "TritonCode"]
@@ -77,7 +78,7 @@ class CudaCode:
     ``__nv_bfloat16`` ...) and a macro for each entry of ``meta``. Lines in messages are those of the text.
 
     Attributes:
-        source: Its text.
+        source: Its text, or the path of a file that has it.
         entry: Name of an ``extern "C" __global__`` function.
         parameters: What it is given in order, by the names that :class:`TritonCode` knows: pointers, sizes and
             strides as ``long long``, integer attributes too, float attributes as ``float``.
@@ -89,7 +90,7 @@ class CudaCode:
         samples: As for :class:`TritonCode`.
     """
 
-    source: str
+    source: str | Path
     entry: str
     parameters: tuple[str, ...]
     grid: Grid

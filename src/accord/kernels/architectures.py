@@ -264,10 +264,8 @@ def _calls(
     sizes, attributes = _chosen(contract, kernel, sample)
 
     def memory(p: Parameter) -> Memory | None:
-        if p.sizes is None:
-            return None
         shape = []
-        for size in p.sizes:
+        for size in p.sizes if p.sizes is not None else (16,):
             value = 4 if size == "..." else size if isinstance(size, int) else evaluate_size(size, sizes)
             shape.append(value if isinstance(value, int) else 1)
         return Memory(256, tuple(shape), contiguous(shape), str(numpy_name(types.get(p.type, p.type)).name))

@@ -7,6 +7,7 @@ import io
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accord.contract.dtypes import short_name
@@ -101,7 +102,13 @@ def _text(code: CudaCode, types: Mapping[str, str], meta: Mapping[str, Any], op:
     for name, value in meta.items():
         lines.append(f"#define {name} {_literal(value)}")
     includes = [f"#include <{h}>" for h in headers]
-    return "\n".join([*includes, *lines, f'#line 1 "{code.entry}.cu"', code.source])
+    name, source = f"{code.entry}.cu", code.source
+    if isinstance(source, Path):
+        try:
+            name, source = source.name, source.read_text()
+        except OSError as error:
+            raise ContractError(f"the text of kernel '{code.entry}' cannot be read: {error}", op=op) from error
+    return "\n".join([*includes, *lines, f'#line 1 "{name}"', source])
 
 
 def _literal(value: Any) -> str:

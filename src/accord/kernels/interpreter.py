@@ -87,10 +87,10 @@ def interpret(function: Any, arguments: Mapping[str, Any], grid: tuple[int, int,
     Raises:
         KernelError: the kernel fails.
     """
-    given = {n: _Pointer(v) if isinstance(v, Memory) else v for n, v in arguments.items()}
+    values = [arguments[n] for n in function.arg_names]
     try:
         with np.errstate(all="ignore"):
-            function[grid](**given)
+            function[grid](*[_Pointer(v) if isinstance(v, Memory) else v for v in values])
     except Exception as error:  # whatever the author's code or the interpreter throws
         raise KernelError(
             f"the Triton kernel '{function.fn.__name__}' fails in the interpreter: {_reason(error)}",

@@ -170,5 +170,6 @@ def _values(
             values[f"size_{p.name}_{axis}"] = 0 if m is None else m.shape[axis]
         if m is not None and p.sizes is not None and p.sizes[:1] == ("...",):
             values["lead"] = math.prod(m.shape[: len(m.shape) - len(p.sizes) + 1])
-    values["workspace"] = workspace
+    # one of no bytes is none at all, but still a pointer
+    values["workspace"] = workspace or Memory(0, (0,), (1,), "uint8")
     return values
