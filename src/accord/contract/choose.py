@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from accord.contract.contract import Contract, KernelDeclaration
     from accord.ir.infer import Inference
 
-__all__ = ["Choice", "attributes_of", "call_attributes", "choose", "kernel_for", "refusal"]
+__all__ = ["Choice", "attributes_of", "call_attributes", "choose", "composition_for", "kernel_for", "refusal"]
 
 
 @record
@@ -80,6 +80,22 @@ def kernel_for(n: Inference, device: str, without: Collection[str] = ()) -> Choi
     bound = bind(contract.semantic, n)
     kernel = choose(contract, bound, device, without)
     return kernel if isinstance(kernel, Reason) else Choice(contract, kernel, bound)
+
+
+def composition_for(n: Inference) -> Choice | Reason | None:
+    """The first composition that fits a node, whatever device it was declared for; as :func:`kernel_for` otherwise."""
+    contract = user_contract(n.node.domain, n.node.op_type, n.analyzer.opsets.get(n.node.domain, 1))
+    if contract is None:
+        return None
+    bound = bind(contract.semantic, n)
+    why: list[str] = []
+    for k in contract.kernels:
+        if k.kind == "composition":
+            refused = refusal(contract, k, bound)
+            if refused is None:
+                return Choice(contract, k, bound)
+            why.append(f"kernel '{k.name}': {refused}")
+    return Reason("; ".join(why) or "no composition is declared")
 
 
 def call_attributes(n: Inference, contract: Contract) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["CudaCode", "Grid", "LibraryCode", "PackedCode", "TritonCode"]
+__all__ = ["CudaCode", "Grid", "LibraryCode", "PackedCode", "ScoreFunction", "TritonCode"]
 
 #: What is known of a call by name → something of a launch: sizes, attributes, ``lead`` (the number of elements of the
 #: axes that "..." stands for), type variables ("float16"), and ``architecture`` (90 for sm_90).
@@ -40,6 +40,22 @@ class PackedCode:
 
     module: str
     function: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreFunction:
+    """Attention on queries [B, H, Q, D], keys [B, G, K, D] and values [B, G, K, E] with a function of scores.
+
+    Attributes:
+        score: ``score(s, i, j, h, heads, **attributes)`` → an expression: what becomes of score ``s``, given the places
+            of query and key, the number of the head and how many there are, all of them floats.
+        causal: Queries see no keys behind their own place.
+        window: Name of an integer attribute: keys further away than that are not seen; "" for none.
+    """
+
+    score: Callable[..., Any]
+    causal: bool = False
+    window: str = ""
 
 
 @dataclass(frozen=True, slots=True)

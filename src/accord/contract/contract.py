@@ -237,7 +237,7 @@ class Scheduling:
 
 
 #: How a kernel is written.
-KINDS = ("expression", "composition", "python", "library", "tvm_ffi", "triton", "cuda")
+KINDS = ("expression", "composition", "generated", "python", "library", "tvm_ffi", "triton", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +252,8 @@ class KernelDeclaration:
             expression    a function of :class:`accord.expr.lang.Expr`, one element of each input → one of the output
             composition   a function ``f(b, *inputs, **attributes)`` that builds ONNX nodes with
                           :class:`accord.ir.build.Builder`
+            generated     what the backend of the device generates for this operator by a selector of its own; ``code``
+                          is what that selector reads, or None
             python        a function of NumPy arrays, which returns the outputs
             library       a C function in a shared library
             tvm_ffi       a packed function, of DLPack tensors

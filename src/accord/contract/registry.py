@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ __all__ = [
     "TOLERANCE",
     "all_contracts",
     "contract_for",
+    "load_domain",
     "provide",
     "register",
     "unregister",
@@ -26,6 +28,11 @@ __all__ = [
     "user_contracts",
     "user_operators",
 ]
+
+#: Entry points of packages that declare operators; a point's name is the domain, its value a module that declares them.
+_GROUP = "accord.operators"
+#: Accord's own, which is found without looking through all installed packages.
+_OWN = {"accord": "accord.library"}
 
 _LOCK = threading.Lock()
 _USER: dict[tuple[str, str], list[Contract]] = {}
@@ -107,9 +114,9 @@ def user_contracts() -> list[Contract]:
 
 
 def user_operators() -> frozenset[tuple[str, str]]:
-    """Domain and name of each registered user operator."""
+    """Domain and name of each registered user operator; Accord's own are as old as Accord's code."""
     with _LOCK:
-        return frozenset(_USER)
+        return frozenset(key for key in _USER if key[0] not in _OWN)
 
 
 def user_contract(domain: str, name: str, version: int) -> Contract | None:
@@ -129,6 +136,9 @@ def contract_for(domain: str, name: str, version: int) -> Contract:
     """
     domain = "" if domain == "ai.onnx" else domain
     found = user_contract(domain, name, version)
+    if found is None:
+        load_domain(domain)
+        found = user_contract(domain, name, version)
     if found is not None:
         return found
     found = _from_schema(domain, name, version)
@@ -141,6 +151,30 @@ def contract_for(domain: str, name: str, version: int) -> Contract:
             remedy=_suggest(domain, name, version),
         )
     return found
+
+
+@functools.cache
+def load_domain(domain: str) -> None:
+    """Import what declares the operators of a domain, if an installed package does.
+
+    Raises:
+        ContractError: a package names a module that cannot be imported.
+    """
+    if domain in ("", "com.microsoft") or domain.startswith("ai.onnx"):
+        return
+    if domain in _OWN:
+        importlib.import_module(_OWN[domain])
+        return
+    from importlib.metadata import entry_points  # takes longer to import than the rest of this package
+
+    for point in entry_points(group=_GROUP, name=domain):
+        try:
+            point.load()
+        except Exception as error:
+            raise ContractError(
+                f"the operators of domain '{domain}' ({point.value}) could not be loaded: {error}",
+                remedy="Update or uninstall the package that provides them.",
+            ) from error
 
 
 def provide(source: Callable[[], Mapping[tuple[str, str], Semantic]]) -> None:
@@ -214,9 +248,13 @@ def _from_schema(domain: str, name: str, version: int) -> Contract | None:
 
 
 def all_contracts() -> list[Contract]:
-    """The newest contract of every operator known: ONNX, ``com.microsoft``, and the user's."""
+    """The newest contract of every operator known: ONNX's, ``com.microsoft``'s, those of packages, the user's."""
+    from importlib.metadata import entry_points
+
     import onnx.defs
 
+    for domain in dict.fromkeys([*_OWN, *(point.name for point in entry_points(group=_GROUP))]):
+        load_domain(domain)
     derived = [_schema_contract(s) for s in onnx.defs.get_all_schemas() if not s.deprecated]
     declared = [Contract(s) for s in _declared().values()]
     return derived + declared + user_contracts()

@@ -11,6 +11,7 @@ room sees one version of each operator; and operators of other domains that are 
     def bias_gelu(b: Builder, n: Inference) -> Sequence[ir.Value | None]: ...
 
 The stage ``normalise`` walks each graph in order and applies them; facts of all inputs are known at that point.
+An operator's *equivalent* (:func:`equivalent`) takes its place only where the device has no kernel for it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ import onnx_ir as ir
 from accord.ir.build import Builder
 from accord.ir.infer import Inference
 
-__all__ = ["CANONICAL_OPSET", "Expansion", "expands", "expansion_for", "given", "required"]
+__all__ = [
+    "CANONICAL_OPSET",
+    "Expansion",
+    "equivalent",
+    "equivalent_of",
+    "expands",
+    "expansion_for",
+    "given",
+    "required",
+]
 
 #: The version of the ONNX domain that every model is brought to; models that declare a later one keep theirs.
 CANONICAL_OPSET = 24
@@ -67,6 +77,25 @@ def expansion_for(domain: str, name: str, version: int) -> Expansion | None:
         if before is None or version < before:
             return function
     return None
+
+
+_EQUIVALENTS: dict[tuple[str, str], Expansion] = {}
+
+
+def equivalent(*names: str, domain: str = "") -> Callable[[Expansion], Expansion]:
+    """Register the decorated function as what takes the place of ``names`` where a device has no kernel for them."""
+
+    def register(function: Expansion) -> Expansion:
+        for name in names:
+            _EQUIVALENTS[domain, name] = function
+        return function
+
+    return register
+
+
+def equivalent_of(domain: str, name: str) -> Expansion | None:
+    """The equivalent of an operator, or None."""
+    return _EQUIVALENTS.get((domain, name))
 
 
 def given(n: Inference, index: int) -> ir.Value | None:

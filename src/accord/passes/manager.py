@@ -72,6 +72,7 @@ class PassManager:
         fuses: What the device computes together; see :class:`~accord.passes.rule.RuleContext`.
         joins: See there as well.
         runs: See there as well.
+        device: See there as well.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class PassManager:
         fuses: Fuses | None = None,
         joins: Joins | None = None,
         runs: Fuses | None = None,
+        device: str = "cpu",
     ) -> None:
         self.model = model
         self.analyzer = analyzer
@@ -91,7 +93,7 @@ class PassManager:
         self.disabled = frozenset(disabled)
         self.stop_after = stop_after
         self.log = PassLog()
-        self._context = RuleContext(model, analyzer, fuses, joins, runs)
+        self._context = RuleContext(model, analyzer, fuses, joins, runs, device)
         self._names = {v.name for g in _graphs(model.graph) for v in _values(g) if v.name}
         self._serial = 0
         self._native = False

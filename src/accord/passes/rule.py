@@ -36,6 +36,7 @@ class RuleContext:
         fuses: Whether the device computes elementwise operators together with a node, on its results; a reason if not.
         joins: Whether the device makes one loop nest of some nodes; a reason if not.
         runs: Whether the device has a kernel of its own for a node; a reason if not.
+        device: What the model is compiled for.
         allows: Whether a rule may run, now or in a later phase.
     """
 
@@ -46,12 +47,14 @@ class RuleContext:
         fuses: Fuses | None = None,
         joins: Joins | None = None,
         runs: Fuses | None = None,
+        device: str = "cpu",
     ) -> None:
         self.model = model
         self.analyzer = analyzer
         self.fuses: Fuses = fuses if fuses is not None else lambda node: Reason("no device was chosen")
         self.runs: Fuses = runs if runs is not None else lambda node: None
         self.joins: Joins = joins if joins is not None else lambda nodes: Reason("no device was chosen")
+        self.device = device
         self.scratch: dict[Any, Any] = {}
         self.allows: Callable[[type[Rule]], bool] = lambda rule: True
 

@@ -139,6 +139,7 @@ def compile_model(
         fuses=lambda node: chosen[0].fuses(NodeView(node, analyzer)),
         joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
         runs=lambda node: _runs(chosen, NodeView(node, analyzer)),
+        device=options.device,
     )
     for phase in phases():
         manager.run_phase(phase.name, phase.rules, options.level, native=phase.native)

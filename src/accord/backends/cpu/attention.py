@@ -88,6 +88,8 @@ class AttentionCode(KernelCode):
         left: There is a window before it.
         right: There is a window after it.
         valid: The number of keys is given for each image.
+        score: What becomes of a score (operand 0), given the places of query and key, the number of the head and how
+            many there are (operands 1 to 4), all in the sums' type; None for nothing.
         value_vectors: Vectors of values in a panel.
     """
 
@@ -104,12 +106,14 @@ class AttentionCode(KernelCode):
     right: bool
     valid: bool
     value_vectors: int
+    score: Expr | None = None
 
     @property
     def symbol(self) -> str:
         """Name by content."""
         types = f"{self.sums};{self.query};{self.key};{self.value};{self.out};{self.units};{self.mask}"
         flags = f"{self.softcap};{self.causal};{self.left};{self.right};{self.valid};{self.value_vectors}"
+        flags += "" if self.score is None else f";{self.score.key}"
         return "attention_" + hashlib.sha256(f"{types};{flags}".encode()).hexdigest()[:24]
 
     @property

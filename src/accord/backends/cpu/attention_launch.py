@@ -22,7 +22,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.tile import TileCode, most_rows, next_heights, tile_heights
 from accord.backends.cpu.transpose import TransposeCode
 from accord.backends.protocol import Launch, Phase
-from accord.expr.lang import bits
+from accord.expr.lang import Expr, bits
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
 from accord.record import record
@@ -69,6 +69,7 @@ class Features:
             keys are valid.
         mask: Element type of the mask, and how it is walked over images, heads, queries and keys.
         mask_keys: Keys that the mask is for; later ones are not seen.
+        score: What becomes of scores; see :class:`~accord.backends.cpu.attention.AttentionCode`.
     """
 
     scale: float
@@ -80,6 +81,7 @@ class Features:
     valid: DimLike | None = None
     mask: Heads | None = None
     mask_keys: DimLike = 0
+    score: Expr | None = None
 
 
 def value_vectors(dtype: str, size: int) -> int:
@@ -150,6 +152,7 @@ def attention_phase(
         features.right >= 0,
         features.valid is not None,
         value_vectors(sums, value_size),
+        features.score,
     )
     values: dict[str, DimLike] = {}
     for name, tensor in (("q", query), ("k", key), ("v", value), ("y", out), ("m", mask)):

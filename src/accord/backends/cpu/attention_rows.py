@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from accord.backends.cpu.contraction import substitute
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.expr.functions import tables
@@ -90,22 +91,30 @@ class SoftmaxRows:
             self.group, image, self.mask_head, self.mask_row, self.mask_step, self.mask_keys = (o.p[n] for n in names)
             start = b.add(b.mul(o.image, image), b.mul(o.key, self.mask_step))
             self.mask = b.address(o.mask, code.mask.dtype, start)
+        if code.score is not None:
+            self.score = substitute(code.score, self._natural) * math.log2(math.e)
+            self.group = o.p["group"]
+            self.lanes = ", ".join(f"{vector(self.real, 1)} {k}.0" for k in range(self.width))
+            self.lanes = f"<{self.lanes}>" if self.width > 1 else "0.0"
+            self.heads = self._spread(b.mul(self.group, o.p["heads"]))
 
     def _raise_peak(self, i: str, row: str, target: str) -> None:
         """Scores with cap and mask, minus infinity where a key is not seen; their maximum goes to ``target``."""
         b, o, code = self.b, self.o, self.code
         member, position = o.place(row)
+        head = "" if code.mask is None and code.score is None else b.add(b.mul(o.head, self.group), member)
+        if code.score is not None:
+            self.query_place, self.head = self._spread(b.add(position, o.here)), self._spread(head)
         low, high = (b.sub(bound, o.key) for bound in o.range(position))
         mask = ""
         if code.mask is not None:
-            head = b.add(b.mul(o.head, self.group), member)
             at = b.add(b.mul(head, self.mask_head), b.mul(position, self.mask_row))
             mask = b.address(self.mask, code.mask.dtype, at)
 
         def seen(at: str, j: str, carried: list[str]) -> list[str]:
             """Of a panel that is seen as a whole, but for the mask."""
             x = Printer(b, self.width).load(self.real, at)
-            if code.softcap or code.mask is not None:
+            if code.softcap or code.mask is not None or code.score is not None:
                 x = self._scored(x, mask, j, None)
                 Printer(b, self.width).store(self.real, x, at)
             return [self._larger(carried[0], x)]
@@ -133,7 +142,20 @@ class SoftmaxRows:
         if self.code.softcap:
             s, c = operand(0, self.real), operand(1, self.real)
             x = self._value(call("tanh", s * math.log(2) / c) * (c * math.log2(math.e)), x, self.cap)
+        if self.code.score is not None:
+            b = self.b
+            key = b.op(f"fadd {self.type} {self._spread(b.add(self.o.key, j))}, {self.lanes}")
+            x = self._value(self.score, x, self.query_place, key, self.head, self.heads)
         return x if self.code.mask is None else self._masked(x, mask, j, count)
+
+    def _natural(self, index: int, dtype: str) -> Expr:
+        """Operands of a function of scores: the score is kept in units of log(2)."""
+        return operand(index, dtype) * math.log(2) if index == 0 else operand(index, dtype)
+
+    def _spread(self, number: str) -> str:
+        """An i64 as a number in all lanes."""
+        one = self.b.op(f"sitofp i64 {number} to {vector(self.real, 1)}")
+        return Printer(self.b, self.width).splat(self.real, one, self.width)
 
     @property
     def _all(self) -> str:

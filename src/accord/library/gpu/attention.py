@@ -11,7 +11,7 @@ from accord.contract.code import TritonCode
 from accord.library.gpu.launching import CLAUSES, ITEM, ceildiv, power_of_two
 from accord.library.gpu.linear import tiles
 
-__all__ = ["ALIBI", "ATTENTION", "CLAUSES", "PREFIX", "QKV", "QKV_WORKSPACE", "SLIDING_WINDOW", "SOFT_CAP", "scored"]
+__all__ = ["ALIBI", "ATTENTION", "CLAUSES", "PREFIX", "QKV", "QKV_CLAUSES", "SLIDING_WINDOW", "SOFT_CAP", "scored"]
 
 _JIT = "accord.library.gpu.jit.attention"
 
@@ -54,9 +54,7 @@ def _meta(
     }
 
 
-def scored(
-    score: str = "", *, causal: bool = False, window: str = "", parameter: str = ""
-) -> tuple[TritonCode, ...]:
+def scored(score: str = "", *, causal: bool = False, window: str = "", parameter: str = "") -> tuple[TritonCode, ...]:
     """The launches of a kind of attention.
 
     Args:
@@ -101,8 +99,8 @@ def _projection(k: Mapping[str, Any]) -> dict[str, Any]:
     return {"ROWS": k["B"] * k["S"], **tiles(k, k["B"] * k["S"], k["P"], k["M"]), "ACTIVATION": "none"}
 
 
-#: Scratch memory of :data:`QKV`: the projected rows, four bytes an element at most.
-QKV_WORKSPACE = "4 * B * S * P"
+#: Scratch memory: the projected rows, four bytes an element at most.
+QKV_CLAUSES: Mapping[str, Any] = {**CLAUSES, "execution": {"layouts": ("contiguous",), "workspace": "4 * B * S * P"}}
 QKV = (
     TritonCode(
         "accord.library.gpu.jit.products:projection",

@@ -10,7 +10,10 @@ __all__ = ["CLAUSES", "ITEM", "MOVES", "ceildiv", "power_of_two", "row_block", "
 
 #: Bytes of an element.
 ITEM: Final = {
-    **{"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2},
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
     **{f"{s}int{n}": n // 8 for s in ("", "u") for n in (8, 16, 32, 64)},
     "bool": 1,
 }
@@ -43,4 +46,3 @@ def row_block(length: int, most: int) -> tuple[int, int]:
     """For rows of ``length``: the block that holds one, no more than ``most``, and the warps that share it."""
     block = min(power_of_two(length), most)
     return block, 1 if block <= 1024 else 4 if block <= 4096 else 8 if block <= 8192 else 16
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from accord.backends.cpu.attention_launch import Features, Heads, attention_phase, attention_workspace
-from accord.backends.cpu.families.table import arranges, known, output_operands, selects
+from accord.backends.cpu.families.table import arranges, generates, known, output_operands, selects
 from accord.backends.cpu.linear_attention import (
     LinearAttentionCode,
     linear_attention_phase,
@@ -14,6 +14,8 @@ from accord.backends.cpu.linear_attention import (
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
+from accord.contract.choose import Choice, call_attributes
+from accord.contract.code import ScoreFunction
 from accord.expr.lang import FLOATS, bits, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
@@ -71,6 +73,35 @@ def _input(view: NodeView, index: int, heads: str) -> _Tensor | Reason:
     if len(shape) == 3 and count <= 0:
         return Reason(f"{heads} is missing")
     return _heads(shape, view.access(index), dtype, count)
+
+
+@generates(ScoreFunction)
+def scored_attention(view: NodeView, choice: Choice) -> Kernel | Reason:
+    """Attention with a declared function of scores."""
+    tensors = [_input(view, i, "") for i in range(3)]
+    out = known(view.output(), "the output")
+    for t in (*tensors, out):
+        if isinstance(t, Reason):
+            return t
+    q, k, v = (t for t in tensors if isinstance(t, _Tensor))
+    size, value_size = q.shape[3], v.shape[3]
+    if not isinstance(size, int) or not isinstance(value_size, int) or not size:
+        return Reason("head sizes are only known at run time")
+    code = choice.kernel.code
+    attributes = call_attributes(view, choice.contract)
+    window = int(attributes[code.window]) if code.window else -1
+    real = "f64" if q.dtype == "f64" else "f32"
+    parts = [operand(i, real) for i in range(5)]
+    score = code.score(*parts, **attributes)
+    features = Features(
+        1 / math.sqrt(size),
+        causal=code.causal,
+        left=window,
+        right=-1 if code.causal else window,
+        score=None if score is parts[0] else score,
+    )
+    assert not isinstance(out, Reason)
+    return _Kernel(view, q, k, v, features).make(out[0], out[1], size, value_size)
 
 
 @selects("Attention")

@@ -6,6 +6,7 @@ from accord.backends.cpu.declared import DeclaredHostKernel, library_kernel, mem
 from accord.backends.cpu.families.elementwise import elementwise
 from accord.backends.cpu.families.group import DECLARED, MEMBERS
 from accord.backends.cpu.families.groups import arrange_alone, select_alone
+from accord.backends.cpu.families.table import ARRANGERS, GENERATORS, SELECTORS
 from accord.backends.protocol import Arrangement, Kernel
 from accord.backends.view import NodeView
 from accord.contract.choose import Choice, kernel_for
@@ -23,9 +24,20 @@ def select_declared(view: NodeView) -> Kernel | Reason | None:
         return choice
     if choice.kernel.kind == "expression":
         return select_alone(view)
+    if choice.kernel.kind == "generated":
+        return _generated(view, choice)
     if choice.kernel.kind == "library" and memory_of(choice).thread_safe:
         return library_kernel(view, choice)
     return DeclaredHostKernel(view, choice)
+
+
+def _generated(view: NodeView, choice: Choice) -> Kernel | Reason:
+    """By the class of its code, or by the operator."""
+    generator = GENERATORS.get(type(choice.kernel.code))
+    if generator is not None:
+        return generator(view, choice)
+    selector = SELECTORS.get((view.node.domain, view.node.op_type))
+    return Reason(f"no kernel is generated for {view.node.op_type}") if selector is None else selector(view)
 
 
 def arrange_declared(view: NodeView) -> Arrangement | None:
@@ -35,5 +47,9 @@ def arrange_declared(view: NodeView) -> Arrangement | None:
         return None if choice is None else Arrangement()
     if choice.kernel.kind == "expression":
         return arrange_alone(view)
+    if choice.kernel.kind == "generated":
+        arranger = ARRANGERS.get((view.node.domain, view.node.op_type))
+        strided = "strided" in memory_of(choice).layouts
+        return Arrangement(strided=strided) if arranger is None else arranger(view)
     memory = memory_of(choice)
     return Arrangement(strided="strided" in memory.layouts and memory.alignment == 1)

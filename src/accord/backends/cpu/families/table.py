@@ -9,17 +9,34 @@ import onnx_ir as ir
 
 from accord.backends.protocol import Arrangement, Kernel
 from accord.backends.view import NodeView
+from accord.contract.choose import Choice
 from accord.expr.onnx_ops import dtype_name
 from accord.ir.dims import Shape
 from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
 
-__all__ = ["ARRANGERS", "ROOTS", "SELECTORS", "Arranger", "Selector", "arranges", "known", "selects"]
+__all__ = [
+    "ARRANGERS",
+    "GENERATORS",
+    "ROOTS",
+    "SELECTORS",
+    "Arranger",
+    "Generator",
+    "Selector",
+    "arranges",
+    "generates",
+    "known",
+    "output_operands",
+    "selects",
+]
 
 Selector: TypeAlias = Callable[[NodeView], "Kernel | Reason"]
 SELECTORS: dict[tuple[str, str], Selector] = {}
 Arranger: TypeAlias = Callable[[NodeView], Arrangement]
 ARRANGERS: dict[tuple[str, str], Arranger] = {}
+Generator: TypeAlias = Callable[[NodeView, Choice], "Kernel | Reason"]
+#: By the class of what a declared kernel of kind "generated" has as its code.
+GENERATORS: dict[type, Generator] = {}
 #: Operators whose kernels apply an epilogue.
 ROOTS: set[tuple[str, str]] = set()
 
@@ -49,6 +66,16 @@ def arranges(*names: str, domain: str = "") -> Callable[[Arranger], Arranger]:
     def register(function: Arranger) -> Arranger:
         for name in names:
             ARRANGERS[domain, name] = function
+        return function
+
+    return register
+
+
+def generates(code: type) -> Callable[[Generator], Generator]:
+    """Register the decorated function for operators that declare a generated kernel whose code is a ``code``."""
+
+    def register(function: Generator) -> Generator:
+        GENERATORS[code] = function
         return function
 
     return register

@@ -161,7 +161,7 @@ def _deform_conv2d(
     for g in range(group * PER // share, ((group + 1) * PER - 1) // share + 1):
         low = tl.maximum(group * PER, g * share)
         high = tl.minimum((group + 1) * PER, (g + 1) * share)
-        for tap in range(0, TAPS):
+        for tap in range(TAPS):
             at = offset + ((image * offset_groups + g) * TAPS + tap) * 2 * OH * OW + place
             dy = tl.load(at, mask=real, other=0).to(tl.float32) * factor
             dx = tl.load(at + OH * OW, mask=real, other=0).to(tl.float32) * factor

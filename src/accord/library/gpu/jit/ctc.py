@@ -51,7 +51,7 @@ def _forward(
     alpha = tl.where(s == 0, 0.0, float("-inf"))
     taken = tl.zeros([1], tl.float64)
     row = rows + n * C
-    for _ in range(0, steps):
+    for _ in range(steps):
         one = tl.where(s >= 1, tl.gather(alpha, tl.maximum(s - 1, 0), 0), float("-inf"))
         two = tl.where(may_skip, tl.gather(alpha, tl.maximum(s - 2, 0), 0), float("-inf"))
         p = tl.load(row + label, mask=there, other=0).to(tl.float32)

@@ -107,6 +107,4 @@ def projection(
 ):
     """``x @ weight.T + bias`` into scratch memory."""
     result = workspace.to(tl.pointer_type(x.dtype.element_ty), bitcast=True)
-    _linear(
-        x, weight, bias, None, result, ROWS, P, M, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, GROUP
-    )
+    _linear(x, weight, bias, None, result, ROWS, P, M, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, GROUP)

@@ -9,16 +9,12 @@ from accord.library.gpu.jit.activations import sigmoid, tanh
 
 
 @triton.jit
-def _product(
-    total, x, x_row, rows, N, weight, unit, H, gate, K, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr
-):
+def _product(total, x, x_row, rows, N, weight, unit, H, gate, K, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr):
     """``total + x[rows] @ weight[gate * H + unit].T`` over ``K``."""
     k = tl.arange(0, BLOCK_K)
     for start in range(0, K, BLOCK_K):
         at = start + k
-        a = tl.load(
-            x + rows[:, None] * x_row + at[None, :], mask=(rows < N)[:, None] & (at < K)[None, :], other=0
-        )
+        a = tl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows < N)[:, None] & (at < K)[None, :], other=0)
         b = tl.load(
             weight + (gate * H + unit)[None, :].to(tl.int64) * K + at[:, None],
             mask=(unit < H)[None, :] & (at < K)[:, None],
@@ -124,7 +120,7 @@ def lstm(
         tl.store(states + at, tl.load(cell + at, mask=inside, other=0).to(tl.float32), mask=inside)
     now, previous = x, output1
     target = output0
-    for _ in range(0, L):
+    for _ in range(L):
         tl.debug_barrier()
         for first in range(0, H, BLOCK_H):
             unit = first + lane

@@ -60,9 +60,7 @@ def _corner(source, c, y, x, H, W, weight, real):
 
 
 @triton.jit
-def grid_sample(
-    x, grid, output, C, H, W, OH, OW, ALIGNED: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK: tl.constexpr
-):
+def grid_sample(x, grid, output, C, H, W, OH, OW, ALIGNED: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK: tl.constexpr):
     """A program samples ``BLOCK_C`` channels of an image at ``BLOCK`` places; pixels outside count as zero."""
     blocks = tl.cdiv(OH * OW, BLOCK)
     image = (tl.program_id(0) // blocks).to(tl.int64)

@@ -55,7 +55,7 @@ def keep(scores, workspace, output, B, kept, score, WORDS: tl.constexpr):
     w = tl.arange(0, WORDS)
     out = tl.zeros([WORDS], tl.int32)
     count = 0
-    for i in range(0, B):
+    for i in range(B):
         box = tl.load(order + i)
         gone = (tl.sum(tl.where(w == i // 32, out, 0), 0) >> (i % 32)) & 1
         stays = (gone == 0) & (tl.load(scores + box) > score)

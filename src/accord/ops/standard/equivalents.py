@@ -1,0 +1,38 @@
+"""What takes the place of an operator on a device that has no kernel for it."""
+
+from __future__ import annotations
+
+from accord.ir.build import Builder
+from accord.ir.expand import equivalent, required
+from accord.ir.infer import Inference
+from accord.ops.microsoft.common import Outputs, dims, size
+
+__all__ = ["depth_to_space", "space_to_depth"]
+
+
+@equivalent("DepthToSpace")
+def depth_to_space(b: Builder, n: Inference) -> Outputs:
+    """Channels are split into a block and the rest, which moves between the pixels."""
+    x, s = required(n, 0), int(n.attr("blocksize"))
+    shape = b.shape(x)
+    if shape is None or not isinstance(shape[1], int):
+        return None
+    kept = shape[1] // (s * s)
+    first = n.attr("mode", "DCR") == "CRD"
+    batch, height, width = (size(b, x, axis) for axis in (0, 2, 3))
+    split = (kept, s, s) if first else (s, s, kept)
+    y = b("Reshape", x, dims(b, batch, *split, height, width))
+    y = b("Transpose", y, perm=(0, 1, 4, 2, 5, 3) if first else (0, 3, 4, 1, 5, 2))
+    target = dims(b, batch, kept, b("Mul", height, b.ints(s)), b("Mul", width, b.ints(s)))
+    return [b("Reshape", y, target)]
+
+
+@equivalent("SpaceToDepth")
+def space_to_depth(b: Builder, n: Inference) -> Outputs:
+    """Pixels are split into blocks, whose positions become channels."""
+    x, s = required(n, 0), int(n.attr("blocksize"))
+    batch, channels, height, width = (size(b, x, axis) for axis in range(4))
+    rows, columns = b("Div", height, b.ints(s)), b("Div", width, b.ints(s))
+    y = b("Reshape", x, dims(b, batch, channels, rows, s, columns, s))
+    y = b("Transpose", y, perm=(0, 3, 5, 1, 2, 4))
+    return [b("Reshape", y, dims(b, batch, b("Mul", channels, b.ints(s * s)), rows, columns))]
