@@ -1,4 +1,4 @@
-"""The library's kernels for GPUs beside their definitions: on a GPU where there is one, else in Triton's interpreter."""
+"""The library's kernels for GPUs beside their definitions: on a GPU if there is one, else in Triton's interpreter."""
 
 from __future__ import annotations
 

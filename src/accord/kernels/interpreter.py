@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib
 import importlib.util
 import io
@@ -87,6 +88,7 @@ def interpret(function: Any, arguments: Mapping[str, Any], grid: tuple[int, int,
     Raises:
         KernelError: the kernel fails.
     """
+    _repair()
     values = [arguments[n] for n in function.arg_names]
     try:
         with np.errstate(all="ignore"):
@@ -97,6 +99,20 @@ def interpret(function: Any, arguments: Mapping[str, Any], grid: tuple[int, int,
             op=op,
             found=_place(function, error),
         ) from error
+
+
+@functools.cache
+def _repair() -> None:
+    """Let the interpreter multiply bfloat16: it keeps such elements as the integers that stand for them."""
+    language = importlib.import_module("triton.language")
+    builder = importlib.import_module("triton.runtime.interpreter").InterpreterBuilder
+    original = builder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        wide = [self.cast_impl(h, language.float32) if h.dtype.scalar == language.bfloat16 else h for h in (a, b)]
+        return original(self, *wide, *rest)
+
+    builder.create_dot = create_dot
 
 
 def _reason(error: BaseException) -> str:
@@ -182,7 +198,7 @@ def _unpacked(item: tuple[str, Any], places: Sequence[int]) -> Any:
     if kind == "function":
         return _found(*value)
     if kind == "dtype":
-        return importlib.import_module("triton.language").str_to_ty(value, None)
+        return importlib.import_module("triton.language").dtype(value)
     return value
 
 

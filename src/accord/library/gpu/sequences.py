@@ -74,7 +74,7 @@ CTC_GREEDY = (
         lambda k: {"BLOCK_C": min(1024, max(32, power_of_two(k["C"]))), "num_warps": 1},
         samples=_LABELS,
     ),
-    TritonCode(f"{_CTC}:collapse", lambda k: (k["N"],), {"BLOCK": 1024}),
+    TritonCode(f"{_CTC}:collapse", lambda k: (k["N"],), {"BLOCK": 256}),
 )
 #: Scratch memory: the best label of each step.
 CTC_GREEDY_CLAUSES: Mapping[str, Any] = {**CLAUSES, "execution": {"layouts": ("contiguous",), "workspace": "4 * L * N"}}

@@ -60,6 +60,6 @@ def keep(scores, workspace, output, B, kept, score, WORDS: tl.constexpr):
         gone = (tl.sum(tl.where(w == i // 32, out, 0), 0) >> (i % 32)) & 1
         stays = (gone == 0) & (tl.load(scores + box) > score)
         tl.store(output + count, box.to(tl.int64), mask=stays & (count < kept))
-        row = tl.load(bits + i * words + w, mask=(w < words) & stays, other=0)
-        out = out | row
+        row = tl.load(bits + i * words + w, mask=w < words, other=0)
+        out = out | tl.where(stays, row, 0)
         count += stays.to(tl.int32)
