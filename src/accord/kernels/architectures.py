@@ -174,9 +174,10 @@ def compile_report(
     if unknown:
         raise ContractError(f"unknown architecture {', '.join(unknown)}", op=op, expected=", ".join(ARCHITECTURES))
     found: dict[tuple[Any, ...], Compilation] = {}
+    ones = () if samples else _ones(contract, kernel)
     for types in _types(contract, kernel):
-        for sample in samples or _samples(contract, kernel):
-            for name in named:
+        for sample in (*(samples or _samples(contract, kernel)), *ones):
+            for name in named[:1] if sample in ones else named:
                 for c in _compilations(contract, kernel, ARCHITECTURES[name], types, sample):
                     found.setdefault((c.entry, c.architecture, *c.types.values(), *c.sizes.items()), c)
     return list(found.values())
@@ -198,6 +199,20 @@ def _types(contract: Contract, kernel: KernelDeclaration) -> Iterator[dict[str, 
 def _samples(contract: Contract, kernel: KernelDeclaration) -> Sequence[Mapping[str, Any]]:
     declared = [s for code in kernel.code for s in code.samples]
     return declared or [{}]
+
+
+def _ones(contract: Contract, kernel: KernelDeclaration) -> Sequence[Mapping[str, Any]]:
+    """As many sizes as possible 1: what is 1 is compiled in, and a kernel may not be made for that."""
+    s = contract.semantic
+    sizes = [str(x) for p in (*s.inputs, *s.outputs) for x in p.sizes or () if str(x).isidentifier()]
+    found: dict[str, int] = {}
+    for n in dict.fromkeys(sizes):
+        try:
+            _chosen(contract, kernel, {**found, n: 1})
+        except ContractError:
+            continue
+        found[n] = 1
+    return (found,)
 
 
 def _compilations(

@@ -22,7 +22,7 @@ def _blocks(k: Mapping[str, Any], d: int, e: int) -> dict[str, Any]:
     if ITEM[k["T"]] == 4:
         queries, keys, warps, stages = (64, 32, 8, 2) if max(bd, be) <= 64 else (32, 32, 8, 1)
     elif k["architecture"] in (90, 100):
-        queries, keys, warps, stages = (128, 128, 8, 2) if max(bd, be) <= 128 else (64, 64, 4, 2)
+        queries, keys, warps, stages = (128, 64, 8, 3) if max(bd, be) <= 128 else (64, 64, 4, 2)
     else:
         queries, keys, warps, stages = (128, 64, 4, 2) if max(bd, be) <= 64 else (64, 32, 4, 2)
     return {
@@ -49,6 +49,7 @@ def _meta(
         "reach": min(window, (1 << 31) - 1),
         "parameter": float(parameter),
         "CAUSAL": causal,
+        "POSITIVE": k.get("scale", 0.0) >= 0,
         "WINDOW": window >= 0,
         "SCORE": getattr(importlib.import_module(_JIT), score) if score else None,
     }
@@ -92,7 +93,7 @@ def _of_rows(k: Mapping[str, Any]) -> dict[str, Any]:
     blocks = _blocks(k, d, d)
     del blocks["BE"]
     factor = float(k.get("scale") or 1 / math.sqrt(max(1, d)))
-    return {**blocks, "D": d, "factor": factor, "CAUSAL": bool(k["causal"])}
+    return {**blocks, "D": d, "factor": factor, "CAUSAL": bool(k["causal"]), "POSITIVE": k["scale"] >= 0}
 
 
 def _projection(k: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,14 +8,19 @@ from typing import Any
 from accord.contract.code import TritonCode
 from accord.library.gpu.launching import CLAUSES, ITEM, ceildiv, power_of_two
 
-__all__ = ["CLAUSES", "CONV", "DEFORM", "DEFORM_CODES", "QUANTIZED"]
+__all__ = ["CLAUSES", "CONV", "DEFORM", "DEFORM_CLAUSES", "DEFORM_CODES", "QUANTIZED"]
 
 _JIT = "accord.library.gpu.jit.convolutions"
-#: Offsets of 4 bits have no pointers on a GPU.
-QUANTIZED: Mapping[str, Any] = {
+#: Scratch memory: images with their channels last, and weights; four bytes an element at most.
+DEFORM_CLAUSES: Mapping[str, Any] = {
     **CLAUSES,
-    "types": {**CLAUSES["types"], "Q": ("int8",)},
+    "execution": {
+        "layouts": ("contiguous",),
+        "workspace": "4 * N * C * H * W + 4 * M * (C // groups) * KH * KW",
+    },
 }
+#: Offsets of 4 bits have no pointers on a GPU.
+QUANTIZED: Mapping[str, Any] = {**DEFORM_CLAUSES, "types": {**CLAUSES["types"], "Q": ("int8",)}}
 
 
 def _size(k: Mapping[str, Any], axis: str) -> int:
@@ -23,7 +28,7 @@ def _size(k: Mapping[str, Any], axis: str) -> int:
     return int((k[axis] + 2 * k["padding"] - k["dilation"] * (kernel - 1) - 1) // k["stride"] + 1)
 
 
-def _tile(k: Mapping[str, Any], depth: int) -> dict[str, Any]:
+def _conv_tile(k: Mapping[str, Any], depth: int) -> dict[str, Any]:
     own = k["M"] // k["groups"]
     wide = ITEM[k["T"]] == 4
     high = min(64 if wide else 128, max(16, power_of_two(own)))
@@ -36,13 +41,13 @@ def _tile(k: Mapping[str, Any], depth: int) -> dict[str, Any]:
         "PRECISION": "ieee" if wide else "tf32",
         "num_warps": 4 if wide or high <= 32 else 8,
         "num_stages": 2 if wide else 3,
-        **({"BLOCK_K": 16 if wide else min(64, max(16, power_of_two(depth)))} if depth else {}),
+        "BLOCK_K": 16 if wide else min(64, max(16, power_of_two(depth))),
     }
 
 
 def _conv(k: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        **_tile(k, max(1, k["C"] // k["groups"] * k["KH"] * k["KW"])),
+        **_conv_tile(k, max(1, k["C"] // k["groups"] * k["KH"] * k["KW"])),
         "OH": _size(k, "H"),
         "OW": _size(k, "W"),
         "ACTIVATION": k["activation"],
@@ -94,11 +99,33 @@ CONV = (
 
 
 def _deform(k: Mapping[str, Any]) -> dict[str, Any]:
-    share = min(k["C"] // k["groups"], k["C"] // k["offset_groups"])
-    channels = 16 if ITEM[k["T"]] == 4 else min(32, max(16, power_of_two(share)))
-    return {**_tile(k, 0), "BLOCK_C": channels, "num_stages": 2, "num_warps": 8}
+    per, share = max(1, k["C"] // k["groups"]), max(1, k["C"] // k["offset_groups"])
+    wide = ITEM[k["T"]] == 4
+    channels = min(16 if wide else 32, max(16, power_of_two(min(per, share))))
+    return {
+        "PER": per,
+        "KW": k["KW"],
+        "TAPS": k["KH"] * k["KW"],
+        "BLOCK_M": min(64 if wide else 128, max(16, power_of_two(k["M"] // k["groups"]))),
+        "BLOCK_P": 32 if wide else 64,
+        "BLOCK_C": channels,
+        "EVEN": per % channels == 0 and share % channels == 0,
+        "PRECISION": "ieee" if wide else "tf32",
+        "num_warps": 4,
+        "num_stages": 2,
+    }
+
+
+def _last(k: Mapping[str, Any]) -> dict[str, Any]:
+    return {"PER": max(1, k["C"] // k["groups"]), "TAPS": k["KH"] * k["KW"], "BLOCK": 64}
 
 
 _SAMPLES = ({"N": 1, "C": 256, "H": 64, "W": 64, "M": 256, "KH": 3, "KW": 3, "padding": 1},)
-DEFORM = (TritonCode(f"{_JIT}:deform_conv2d", _tiles, _deform, samples=_SAMPLES),)
-DEFORM_CODES = (TritonCode(f"{_JIT}:quantized_deform_conv2d", _tiles, _deform, samples=_SAMPLES),)
+_LAST = TritonCode(
+    f"{_JIT}:channels_last",
+    lambda k: (ceildiv(k["N"] * k["H"] * k["W"], k["BLOCK"]), ceildiv(k["C"], k["BLOCK"])),
+    _last,
+    samples=_SAMPLES,
+)
+DEFORM = (_LAST, TritonCode(f"{_JIT}:deform_conv2d", _tiles, _deform))
+DEFORM_CODES = (_LAST, TritonCode(f"{_JIT}:quantized_deform_conv2d", _tiles, _deform))

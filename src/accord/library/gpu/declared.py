@@ -61,7 +61,7 @@ sliding_window_attention.triton(*heads.SLIDING_WINDOW, **CLAUSES)
 prefix_attention.triton(*heads.PREFIX, **CLAUSES)
 
 conv2d.triton(*convolutions.CONV, **CLAUSES)
-deform_conv2d.triton(*convolutions.DEFORM, **CLAUSES)
+deform_conv2d.triton(*convolutions.DEFORM, **convolutions.DEFORM_CLAUSES)
 quantized_deform_conv2d.triton(*convolutions.DEFORM_CODES, **convolutions.QUANTIZED)
 
 resize_bilinear.triton(*detection.RESIZE, **CLAUSES)

@@ -16,7 +16,7 @@ def tiles(k: Mapping[str, Any], m: int, n: int, depth: int) -> dict[str, Any]:
     if ITEM[k["T"]] == 4:
         high, wide, deep, warps, stages = 64, 64, 16, 4, 2
     elif m <= 64:  # few rows: narrow tiles, so that all multiprocessors read weights
-        high, wide, deep, warps, stages = max(16, power_of_two(m)), 64, 64, 4, 3
+        high, wide, deep, warps, stages = max(16, power_of_two(m)), 32, 128, 4, 4
     elif k["architecture"] in (90, 100) and ceildiv(m, 128) * ceildiv(n, 256) >= 128:
         high, wide, deep, warps, stages = 128, 256, 64, 8, 3
     else:

@@ -62,6 +62,7 @@ def _walk(
     BE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """The keys from ``low`` to ``high``; ``FULL``: every query sees every one of them, and nothing is added."""
     LOG2E: tl.constexpr = 1.4426950408889634
@@ -69,18 +70,19 @@ def _walk(
     column = tl.arange(0, BLOCK_K)
     k_at = k_block + low.to(tl.int64) * k_row + (column[None, :] * k_row + d[:, None])
     v_at = v_block + low.to(tl.int64) * v_row + (column[:, None] * v_row + e[None, :])
-    for start in range(low, high, BLOCK_K):
+    for start in tl.range(low, high, BLOCK_K, num_stages=STAGES):
         j = start + column
         if FULL:
             k = tl.load(k_at) if BD == D else tl.load(k_at, mask=d[:, None] < D, other=0)
         else:
             k = tl.load(k_at, mask=(j[None, :] < K) & (d[:, None] < D), other=0)
-        s = tl.dot(q, k, input_precision=PRECISION) * scale
-        if FULL:
-            s = s * LOG2E
-            higher = tl.maximum(peak, tl.max(s, 1))
-            base = higher
+        s = tl.dot(q, k, input_precision=PRECISION)
+        if FULL:  # the factor is positive: the greatest product is the greatest score, and one FMA makes the exponent
+            higher = tl.maximum(peak, tl.max(s, 1) * (scale * LOG2E))
+            p = tl.exp2(s * (scale * LOG2E) - higher[:, None])
+            kept = tl.exp2(peak - higher)
         else:
+            s = s * scale
             i = rows[:, None]
             if SCORE is not None:
                 s = SCORE(s, i, j[None, :], head, heads, parameter)
@@ -94,8 +96,8 @@ def _walk(
             s = tl.where(seen, s * LOG2E, float("-inf"))
             higher = tl.maximum(peak, tl.max(s, 1))
             base = tl.where(higher == float("-inf"), 0.0, higher)
-        p = tl.exp2(s - base[:, None])
-        kept = tl.exp2(peak - base)
+            p = tl.exp2(s - base[:, None])
+            kept = tl.exp2(peak - base)
         total = total * kept + tl.sum(p, 1)
         sums = sums * kept[:, None]
         if FULL:
@@ -131,6 +133,7 @@ def _attend(
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     SCORE: tl.constexpr,
+    POSITIVE: tl.constexpr,
     D: tl.constexpr,
     E: tl.constexpr,
     BD: tl.constexpr,
@@ -157,18 +160,18 @@ def _attend(
         low = tl.maximum(first - window, 0) // BLOCK_K * BLOCK_K
         # compared without adding: the window may be as large as an integer is
         high = tl.where(window < high - first - BLOCK_Q, first + BLOCK_Q + window, high)
-    PLAIN: tl.constexpr = SCORE is None and not WINDOW and mask_head is None
+    PLAIN: tl.constexpr = POSITIVE and SCORE is None and not WINDOW and mask_head is None
     if PLAIN:
         whole = tl.minimum(first, K) if CAUSAL else K
         whole = whole // BLOCK_K * BLOCK_K
         sums, total, peak = _walk(
             q, sums, total, peak, k_head, v_head, None, low, whole, K, k_row, v_row, head, heads, window, parameter,
-            scale, rows, True, CAUSAL, WINDOW, None, D, E, BD, BE, BLOCK_K, PRECISION,
+            scale, rows, True, CAUSAL, WINDOW, None, D, E, BD, BE, BLOCK_K, PRECISION, None,
         )  # fmt: skip
         low = whole
     sums, total, peak = _walk(
         q, sums, total, peak, k_head, v_head, mask_rows, low, high, K, k_row, v_row, head, heads, window, parameter,
-        scale, rows, False, CAUSAL, WINDOW, SCORE, D, E, BD, BE, BLOCK_K, PRECISION,
+        scale, rows, False, CAUSAL, WINDOW, SCORE, D, E, BD, BE, BLOCK_K, PRECISION, 1 if PLAIN else None,
     )  # fmt: skip
     y = sums / tl.where(total == 0.0, 1.0, total)[:, None]
     o_at = o_head + rows.to(tl.int64)[:, None] * o_row + e[None, :]
@@ -192,6 +195,7 @@ def attention(
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     SCORE: tl.constexpr,
+    POSITIVE: tl.constexpr,
     D: tl.constexpr,
     E: tl.constexpr,
     BD: tl.constexpr,
@@ -213,8 +217,8 @@ def attention(
         mask_head = mask + own * Q * K
     _attend(
         query + own * Q * D, key + group * K * D, value + group * K * E, mask_head, output + own * Q * E,
-        block * BLOCK_Q, head, H, Q, K, D, D, E, E, reach, parameter, factor, CAUSAL, WINDOW, SCORE, D, E, BD, BE,
-        BLOCK_Q, BLOCK_K, PRECISION,
+        block * BLOCK_Q, head, H, Q, K, D, D, E, E, reach, parameter, factor, CAUSAL, WINDOW, SCORE, POSITIVE, D, E,
+        BD, BE, BLOCK_Q, BLOCK_K, PRECISION,
     )  # fmt: skip
 
 
@@ -234,6 +238,7 @@ def scored_attention(
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     SCORE: tl.constexpr,
+    POSITIVE: tl.constexpr,
     D: tl.constexpr,
     E: tl.constexpr,
     BD: tl.constexpr,
@@ -244,8 +249,8 @@ def scored_attention(
 ):
     """Attention of operators without a mask."""
     attention(
-        query, key, value, None, output, H, G, Q, K, factor, reach, parameter, CAUSAL, WINDOW, SCORE, D, E, BD, BE,
-        BLOCK_Q, BLOCK_K, PRECISION,
+        query, key, value, None, output, H, G, Q, K, factor, reach, parameter, CAUSAL, WINDOW, SCORE, POSITIVE, D, E,
+        BD, BE, BLOCK_Q, BLOCK_K, PRECISION,
     )  # fmt: skip
 
 
@@ -258,6 +263,7 @@ def attention_of_rows(
     groups,
     factor,
     CAUSAL: tl.constexpr,
+    POSITIVE: tl.constexpr,
     D: tl.constexpr,
     BD: tl.constexpr,
     BLOCK_Q: tl.constexpr,
@@ -277,5 +283,5 @@ def attention_of_rows(
     _attend(
         row + head * D, row + (heads + group) * D, row + (heads + groups + group) * D, None,
         output + first * heads * D + head * D, block * BLOCK_Q, head, heads, S, S, width, width, width, heads * D,
-        0, 0.0, factor, CAUSAL, False, None, D, D, BD, BD, BLOCK_Q, BLOCK_K, PRECISION,
+        0, 0.0, factor, CAUSAL, False, None, POSITIVE, D, D, BD, BD, BLOCK_Q, BLOCK_K, PRECISION,
     )  # fmt: skip

@@ -62,7 +62,7 @@ def _forward(
         top = tl.where(top == float("-inf"), 0.0, top)
         alpha = alpha - top
         taken += top.to(tl.float64)
-        row += N.to(tl.int64) * C
+        row += tl.cast(N, tl.int64) * C
     last = (s == 2 * length) | (s == 2 * length - 1)
     ends = tl.where(last, alpha, float("-inf"))
     top = tl.max(ends, 0)

@@ -133,8 +133,8 @@ def lstm(
             tl.store(states + at, c, mask=inside)
             tl.store(target + at, h.to(output0.dtype.element_ty), mask=inside)
         previous = target
-        now += N.to(tl.int64) * I
-        target += N.to(tl.int64) * H
+        now += tl.cast(N, tl.int64) * I
+        target += tl.cast(N, tl.int64) * H
     tl.debug_barrier()
     for first in range(0, H, BLOCK_H):
         unit = first + lane
