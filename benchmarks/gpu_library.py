@@ -52,7 +52,9 @@ def median_us(calls: list[Callable[[], Any]]) -> float:
     return statistics.median(times)
 
 
-def kernel_call(name: str, kernel: Any, inputs: list[Any], shapes: list[tuple[int, ...]], **attributes: Any):
+def kernel_call(
+    name: str, kernel: Any, inputs: list[Any], shapes: list[tuple[int, ...]], **attributes: Any
+) -> tuple[Callable[[], None], list[torch.Tensor]]:
     """A launch on the current stream, and its outputs; ``kernel`` is a name or a declaration."""
     contract = getattr(library, name).contract
     declared = contract.kernel(kernel) if isinstance(kernel, str) else kernel
@@ -241,8 +243,7 @@ def contractions(report: Report) -> None:
         )
     for m, n, k, activation in ((4096, 4096, 4096, "none"), (4096, 3072, 768, "gelu"), (8, 4096, 4096, "none")):
         make = lambda m=m, n=n, k=k: [randn(m, k), randn(n, k, scale=k**-0.5), randn(n)]  # noqa: E731
-        plain = lambda x, w, c: F.linear(x, w, c)  # noqa: E731
-        peer = plain if activation == "none" else lambda x, w, c: F.gelu(F.linear(x, w, c))
+        peer = F.linear if activation == "none" else lambda x, w, c: F.gelu(F.linear(x, w, c))
         report.add(
             "linear",
             f"{(m, n, k)} fp16 {activation}",
@@ -313,8 +314,6 @@ def irregular(report: Report) -> None:
         close=2e-2,
         padding=1,
     )
-    from dataclasses import replace  # noqa: F401
-
     codes = lambda: [
         *make()[:2],
         torch.randint(-64, 64, (n, 18, size, size), device="cuda", dtype=torch.int8),
@@ -364,13 +363,15 @@ def irregular(report: Report) -> None:
     corners = torch.rand(box, 2, 2, device="cuda").sort(1).values * torch.tensor([152.0, 100.0], device="cuda")
     boxes = corners.reshape(box, 4).half()
     index = torch.randint(0, 2, (box,), device="cuda")
-    peer = lambda x, r, i: torchvision.ops.roi_align(x, torch.cat([i[:, None].half(), r], 1), 7, 1.0, 2, True)  # noqa: E731
+    peer = lambda x, r, i: torchvision.ops.roi_align(
+        x.float(), torch.cat([i[:, None].half(), r], 1).float(), 7, 1.0, 2, True
+    )
     report.add(
         "roi_align",
         f"{x}, 512 boxes, 7x7 fp16",
         lambda: [randn(*x), boxes, index],
         [(box, 256, 7, 7)],
-        {"torchvision": peer},
+        {"torchvision in float32": peer},
         close=2e-2,
         height=7,
         width=7,

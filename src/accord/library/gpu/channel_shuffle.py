@@ -13,7 +13,7 @@ __all__ = ["CLAUSES", "CUDA", "TRITON"]
 
 CLAUSES = MOVES
 #: Bytes that a program of Triton, and a thread of CUDA C++, moves.
-_PROGRAM, _THREAD = 16 << 10, 64
+_PROGRAM, _THREAD = 8 << 10, 64
 
 
 def _meta(k: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def _meta(k: Mapping[str, Any]) -> dict[str, Any]:
         "WIDE": total + block >= 1 << 31,
         "BLOCKS": ceildiv(total, block),
         "BLOCK": block,
+        "num_warps": 8 if block >= 1024 else 4,
     }
 
 

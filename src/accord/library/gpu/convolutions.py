@@ -106,7 +106,7 @@ def _deform(k: Mapping[str, Any]) -> dict[str, Any]:
         "PER": per,
         "KW": k["KW"],
         "TAPS": k["KH"] * k["KW"],
-        "BLOCK_M": min(64 if wide else 128, max(16, power_of_two(k["M"] // k["groups"]))),
+        "BLOCK_M": min(64 if wide else 256, max(16, power_of_two(k["M"] // k["groups"]))),
         "BLOCK_P": 32 if wide else 64,
         "BLOCK_C": channels,
         "EVEN": per % channels == 0 and share % channels == 0,

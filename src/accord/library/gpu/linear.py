@@ -16,9 +16,10 @@ def tiles(k: Mapping[str, Any], m: int, n: int, depth: int) -> dict[str, Any]:
     if ITEM[k["T"]] == 4:
         high, wide, deep, warps, stages = 64, 64, 16, 4, 2
     elif m <= 64:  # few rows: narrow tiles, so that all multiprocessors read weights
-        high, wide, deep, warps, stages = max(16, power_of_two(m)), 32, 128, 4, 4
-    elif k["architecture"] in (90, 100) and ceildiv(m, 128) * ceildiv(n, 256) >= 128:
-        high, wide, deep, warps, stages = 128, 256, 64, 8, 3
+        high, wide, deep, warps, stages = max(16, power_of_two(m)), 32, 128, 4, 3
+        stages = 6 if k["architecture"] in (80, 87, 90, 100) else 3  # as many as shared memory holds
+    elif k["architecture"] in (90, 100) and ceildiv(m, 128) * ceildiv(n, 128) >= 128:
+        high, wide, deep, warps, stages = 128, 128, 64, 8, 3
     else:
         high, wide, deep, warps, stages = 128, 64, 32, 4, 3
     return {

@@ -20,7 +20,7 @@ _SAMPLES = ({"D": 768}, {"D": 4096}, {"D": 16384}, {"D": 20000})
 def _short(k: Mapping[str, Any]) -> dict[str, Any]:
     """One row a program; rows of a few elements together, so that a warp has something to do."""
     block = power_of_two(k["D"])
-    warps = 1 if block <= 1024 else 4 if block <= 4096 else 8 if block <= 8192 else 16
+    warps = 1 if block <= 1024 else 4 if block <= 8192 else 16
     return {"ROWS": max(1, 256 // block), "BLOCK": block, "num_warps": warps}
 
 
