@@ -6,6 +6,8 @@ Each time is the median over replays of a CUDA graph of 20 launches on rotating 
 the cache; outputs are compared with PyTorch's before anything is timed.
 """
 
+# ruff: noqa: E731 — a peer or an input is one expression
+
 from __future__ import annotations
 
 import json
@@ -145,22 +147,22 @@ def memory_bound(report: Report) -> None:
         print(json.dumps(report.rows[-1]), flush=True)
     both = ("triton", "cuda")
     for n, c, h, g in ((32, 256, 64, 4), (64, 512, 64, 8), (128, 480, 28, 4), (256, 464, 14, 2)):
-        shuffled = lambda x, c=c, g=g: x.view(x.shape[0], g, c // g, *x.shape[2:]).transpose(1, 2).reshape(x.shape)  # noqa: E731
+        shuffled = lambda x, c=c, g=g: x.view(x.shape[0], g, c // g, *x.shape[2:]).transpose(1, 2).reshape(x.shape)
         shape = (n, c, h, h)
         moved = 4 * math.prod(shape)
-        make = lambda s=shape: [randn(*s)]  # noqa: E731
+        make = lambda s=shape: [randn(*s)]
         report.add(
             "channel_shuffle", f"{shape} fp16", make, [shape], {"torch": shuffled}, kernels=both, moved=moved, groups=g
         )
     for rows, d in ((32768, 768), (32768, 1024), (16384, 4096), (32768, 4096), (8192, 8192)):
         shape = (rows, d)
         moved = 4 * rows * d
-        make = lambda s=shape: [randn(*s), randn(s[1]), randn(s[1])]  # noqa: E731
-        peer = lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b)  # noqa: E731
+        make = lambda s=shape: [randn(*s), randn(s[1]), randn(s[1])]
+        peer = lambda x, w, b: F.layer_norm(x, x.shape[1:], w, b)
         report.add("layer_norm", f"{shape} fp16", make, [shape], {"torch": peer}, kernels=both, moved=moved)
     shape = (32768, 4096)
     moved = 4 * math.prod(shape)
-    make = lambda: [randn(*shape), randn(shape[1])]  # noqa: E731
+    make = lambda: [randn(*shape), randn(shape[1])]
     report.add(
         "rms_norm",
         f"{shape} fp16",
@@ -169,18 +171,18 @@ def memory_bound(report: Report) -> None:
         {"torch": lambda x, w: F.rms_norm(x, x.shape[1:], w, 1e-5)},
         moved=moved,
     )
-    one = lambda: [randn(*shape)]  # noqa: E731
+    one = lambda: [randn(*shape)]
     report.add("softmax", f"{shape} fp16", one, [shape], {"torch": lambda x: F.softmax(x, -1)}, moved=moved)
     report.add("gelu", f"{shape} fp16", one, [shape], {"torch": F.gelu}, moved=moved)
     report.add("silu", f"{shape} fp16", one, [shape], {"torch": F.silu}, moved=moved)
     image = (32, 512, 64, 64)
-    make = lambda: [randn(*image), randn(512), randn(512)]  # noqa: E731
-    peer = lambda x, w, b: F.group_norm(x, 32, w, b)  # noqa: E731
+    make = lambda: [randn(*image), randn(512), randn(512)]
+    peer = lambda x, w, b: F.group_norm(x, 32, w, b)
     report.add(
         "group_norm", f"{image} fp16, 32 groups", make, [image], {"torch": peer}, moved=4 * math.prod(image), groups=32
     )
     image, out = (16, 256, 128, 128), (16, 64, 256, 256)
-    make = lambda: [randn(*image)]  # noqa: E731
+    make = lambda: [randn(*image)]
     report.add(
         "pixel_shuffle",
         f"{image} fp16",
@@ -200,7 +202,7 @@ def memory_bound(report: Report) -> None:
         factor=2,
     )
     small = (16, 64, 128, 128)
-    peer = lambda x: F.interpolate(x, (256, 256), mode="bilinear")  # noqa: E731
+    peer = lambda x: F.interpolate(x, (256, 256), mode="bilinear")
     report.add(
         "resize_bilinear",
         f"{small} to 256x256 fp16",
@@ -216,7 +218,7 @@ def memory_bound(report: Report) -> None:
 def contractions(report: Report) -> None:
     """Attention, products, convolutions."""
     b, h, s, d = 4, 16, 4096, 128
-    make = lambda: [randn(b, h, s, d) for _ in range(3)]  # noqa: E731
+    make = lambda: [randn(b, h, s, d) for _ in range(3)]
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def sdpa(backend: Any, causal: bool) -> Callable[..., Any]:
@@ -242,7 +244,7 @@ def contractions(report: Report) -> None:
             causal=causal,
         )
     for m, n, k, activation in ((4096, 4096, 4096, "none"), (4096, 3072, 768, "gelu"), (8, 4096, 4096, "none")):
-        make = lambda m=m, n=n, k=k: [randn(m, k), randn(n, k, scale=k**-0.5), randn(n)]  # noqa: E731
+        make = lambda m=m, n=n, k=k: [randn(m, k), randn(n, k, scale=k**-0.5), randn(n)]
         peer = F.linear if activation == "none" else lambda x, w, c: F.gelu(F.linear(x, w, c))
         report.add(
             "linear",
@@ -254,7 +256,7 @@ def contractions(report: Report) -> None:
             activation=activation,
         )
     b, s, m, h = 1, 128, 768, 12
-    make = lambda: [randn(b, s, m), randn(3 * m, m, scale=m**-0.5), randn(3 * m)]  # noqa: E731
+    make = lambda: [randn(b, s, m), randn(3 * m, m, scale=m**-0.5), randn(3 * m)]
 
     def unfused(x: Any, w: Any, c: Any) -> Any:
         q, k, v = F.linear(x, w, c).view(b, s, 3, h, 64).permute(2, 0, 3, 1, 4)
@@ -267,7 +269,7 @@ def contractions(report: Report) -> None:
             randn(m, c, 3, 3, scale=(9 * c) ** -0.5),
             randn(m),
         ]
-        peer = lambda x, w, v: F.conv2d(x, w, v, padding=1)  # noqa: E731
+        peer = lambda x, w, v: F.conv2d(x, w, v, padding=1)
         report.add(
             "conv2d",
             f"{(n, c, size, size)} 3x3 to {m} fp16",
@@ -291,7 +293,7 @@ def irregular(report: Report) -> None:
         randn(n, 9, size, size).sigmoid(),
         randn(c),
     ]
-    peer = lambda x, w, o, k, v: torchvision.ops.deform_conv2d(x, o, w, v, padding=1, mask=k)  # noqa: E731
+    peer = lambda x, w, o, k, v: torchvision.ops.deform_conv2d(x, o, w, v, padding=1, mask=k)
     rows = torch.arange(size, device="cuda", dtype=torch.float32)
 
     def composed(x: Any, w: Any, o: Any, k: Any, v: Any) -> Any:
@@ -321,7 +323,7 @@ def irregular(report: Report) -> None:
         randn(n, 9, size, size).sigmoid(),
         randn(c),
     ]
-    peer = lambda x, w, q, s, k, v: torchvision.ops.deform_conv2d(x, (q * 0.03125).half(), w, v, padding=1, mask=k)  # noqa: E731
+    peer = lambda x, w, q, s, k, v: torchvision.ops.deform_conv2d(x, (q * 0.03125).half(), w, v, padding=1, mask=k)
     report.add(
         "quantized_deform_conv2d",
         f"{shape} 3x3 fp16, int8 offsets",
@@ -339,7 +341,7 @@ def irregular(report: Report) -> None:
         bsr = dense.to_sparse_bsr((block, block))
         csr = dense.to_sparse_csr()
         right = randn(k, width, dtype=torch.float32)
-        parts = lambda bsr=bsr, right=right: [bsr.values(), bsr.col_indices().long(), bsr.crow_indices().long(), right]  # noqa: E731
+        parts = lambda bsr=bsr, right=right: [bsr.values(), bsr.col_indices().long(), bsr.crow_indices().long(), right]
         peers = {"torch CSR": lambda *_, a=csr, y=right: a @ y, "torch dense": lambda *_, a=dense, y=right: a @ y}
         report.add(
             "block_sparse_matmul",
@@ -377,8 +379,8 @@ def irregular(report: Report) -> None:
         width=7,
     )
     x = (8, 64, 128, 128)
-    make = lambda: [randn(*x), torch.rand(8, 128, 128, 2, device="cuda").mul(2).sub(1).half()]  # noqa: E731
-    peer = lambda x, g: F.grid_sample(x, g, align_corners=False)  # noqa: E731
+    make = lambda: [randn(*x), torch.rand(8, 128, 128, 2, device="cuda").mul(2).sub(1).half()]
+    peer = lambda x, g: F.grid_sample(x, g, align_corners=False)
     report.add("grid_sample", f"{x} fp16", make, [x], {"torch": peer}, close=5e-2)
     for rows, units in ((32, 512), (512, 1024)):
         cell = torch.nn.LSTMCell(units, units, device="cuda", dtype=HALF)
@@ -387,8 +389,8 @@ def irregular(report: Report) -> None:
             ri, rf, rg, ro = cell.weight_hh.chunk(4)
             bi, bf, bg, bo = (cell.bias_ih + cell.bias_hh).chunk(4)
             weights = [torch.cat(v).contiguous() for v in ((i, o, f, g), (ri, ro, rf, rg), (bi, bo, bf, bg))]
-        make = lambda rows=rows, units=units, w=weights: [*(randn(rows, units) for _ in range(3)), *w]  # noqa: E731
-        peer = lambda x, h, c, *_, cell=cell: cell(x, (h, c))  # noqa: E731
+        make = lambda rows=rows, units=units, w=weights: [*(randn(rows, units) for _ in range(3)), *w]
+        peer = lambda x, h, c, *_, cell=cell: cell(x, (h, c))
         with torch.no_grad():
             report.add("lstm_cell", f"{rows} rows, {units} units fp16", make, [(rows, units)] * 2, {"torch": peer})
 

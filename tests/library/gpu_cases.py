@@ -135,6 +135,9 @@ def _(draw):
         if masked and k > 2:
             mask[..., 0] = mask[:, :, :2] = -np.inf
         yield [*heads(draw, *sizes), mask], attributes
+    for d, e in [(80, 80), (16, 64), (64, 128), (33, 33), (128, 16)]:
+        for causal in (False, True):
+            yield [*heads(draw, 1, 1, 1, 130, 200, d, e), None], {"causal": causal}
 
 
 @calls_of("alibi_attention")

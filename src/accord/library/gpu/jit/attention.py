@@ -62,7 +62,6 @@ def _walk(
     BE: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
     """The keys from ``low`` to ``high``; ``FULL``: every query sees every one of them, and nothing is added."""
     LOG2E: tl.constexpr = 1.4426950408889634
@@ -70,7 +69,7 @@ def _walk(
     column = tl.arange(0, BLOCK_K)
     k_at = k_block + low.to(tl.int64) * k_row + (column[None, :] * k_row + d[:, None])
     v_at = v_block + low.to(tl.int64) * v_row + (column[:, None] * v_row + e[None, :])
-    for start in tl.range(low, high, BLOCK_K, num_stages=STAGES):
+    for start in range(low, high, BLOCK_K):
         j = start + column
         if FULL:
             k = tl.load(k_at) if BD == D else tl.load(k_at, mask=d[:, None] < D, other=0)
@@ -166,12 +165,12 @@ def _attend(
         whole = whole // BLOCK_K * BLOCK_K
         sums, total, peak = _walk(
             q, sums, total, peak, k_head, v_head, None, low, whole, K, k_row, v_row, head, heads, window, parameter,
-            scale, rows, True, CAUSAL, WINDOW, None, D, E, BD, BE, BLOCK_K, PRECISION, None,
+            scale, rows, True, CAUSAL, WINDOW, None, D, E, BD, BE, BLOCK_K, PRECISION,
         )  # fmt: skip
         low = whole
     sums, total, peak = _walk(
         q, sums, total, peak, k_head, v_head, mask_rows, low, high, K, k_row, v_row, head, heads, window, parameter,
-        scale, rows, False, CAUSAL, WINDOW, SCORE, D, E, BD, BE, BLOCK_K, PRECISION, 1 if PLAIN else None,
+        scale, rows, False, CAUSAL, WINDOW, SCORE, D, E, BD, BE, BLOCK_K, PRECISION,
     )  # fmt: skip
     y = sums / tl.where(total == 0.0, 1.0, total)[:, None]
     o_at = o_head + rows.to(tl.int64)[:, None] * o_row + e[None, :]
