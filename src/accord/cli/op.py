@@ -11,6 +11,7 @@ import click
 from accord.cli import op_bench, op_docs, op_gates
 from accord.cli.check import check_command, header_command, new_command
 from accord.cli.common import Screen, Verb, WithExamples, line, plural, table, wrong_use
+from accord.cli.op_compile import command as compile_command
 from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
@@ -179,3 +180,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(" ← ".join(map(str, v)) if isinstance(v, list) else str(v) for v in value)
     return "" if value is None else str(value)
+
+
+command.add_command(compile_command)

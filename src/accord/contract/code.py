@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 __all__ = ["CudaCode", "Grid", "LibraryCode", "PackedCode", "ScoreFunction", "TritonCode"]
 
-#: Sizes by name and attributes → something of a launch.
+#: What is known of a call by name → something of a launch: sizes, attributes, ``lead`` (the number of elements of the
+#: axes that "..." stands for), type variables ("float16"), and ``architecture`` (90 for sm_90).
 Grid: TypeAlias = "Callable[[Mapping[str, Any]], tuple[int, ...]]"
+#: Compile-time parameters; they may depend on what is known of a call.
+Meta: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Any]] | Mapping[str, Any]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +62,56 @@ class ScoreFunction:
 class TritonCode:
     """A Triton kernel. Its parameters are found by name.
 
-    A parameter called as an input or output is its pointer, as a size or an attribute its value, ``stride_x_0`` the
-    stride of axis 0 of x in elements, ``workspace`` the scratch memory; others come from ``meta``.
+    A parameter called as an input or output is its pointer (None where it is absent), as a size, an attribute or
+    ``lead`` its value, ``stride_x_0`` the stride of axis 0 of x in elements, ``size_x_0`` the size of that axis,
+    ``workspace`` a pointer to the bytes of scratch memory; others come from ``meta``. Parameters annotated with
+    ``tl.constexpr`` are compiled in, others are given at run time.
 
     Attributes:
-        kernel: What ``triton.jit`` made.
-        grid: Programs by sizes, attributes and ``meta``.
-        meta: Compile-time parameters by sizes and attributes.
-        warps: Warps of a program.
-        stages: Of software pipelines.
+        kernel: What ``triton.jit`` made, or where it is: "module:name". The latter needs no Triton before the kernel
+            is compiled or run.
+        grid: Programs by what is known of the call and ``meta``; an axis of 0 starts nothing.
+        meta: Further parameters; ``num_warps``, ``num_stages``, ``num_ctas`` and ``maxnreg`` are Triton's own.
+        warps: Warps of a program, where ``meta`` does not say.
+        stages: Of software pipelines, where ``meta`` does not say.
+        samples: Sizes and attributes that it is compiled for when nothing is called: the largest that matter.
+            Empty: sizes are chosen that the contract's conditions allow.
     """
 
     kernel: Any
     grid: Grid
-    meta: Callable[[Mapping[str, Any]], Mapping[str, Any]] | Mapping[str, Any] = field(default_factory=dict)
+    meta: Meta = field(default_factory=dict)
     warps: int = 4
     stages: int = 3
+    samples: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CudaCode:
-    """CUDA C++.
+    """CUDA C++, compiled when the types are known.
+
+    Before the text stand a ``typedef`` for each type variable (``T`` is then ``float``, ``__half``,
+    ``__nv_bfloat16`` ...) and a macro for each entry of ``meta``. Lines in messages are those of the text.
 
     Attributes:
-        source: Its text.
+        source: Its text, or the path of a file that has it.
         entry: Name of an ``extern "C" __global__`` function.
         parameters: What it is given in order, by the names that :class:`TritonCode` knows: pointers, sizes and
             strides as ``long long``, integer attributes too, float attributes as ``float``.
-        grid: Blocks by sizes and attributes.
-        block: Threads of a block by sizes and attributes.
-        shared: Bytes of dynamic shared memory by sizes and attributes.
-        options: Of the compiler.
+        grid: Blocks by what is known of the call and ``meta``; an axis of 0 starts nothing.
+        block: Threads of a block, likewise.
+        shared: Bytes of dynamic shared memory, likewise.
+        meta: Compile-time constants.
+        options: Of the compiler, such as "--use_fast_math".
+        samples: As for :class:`TritonCode`.
     """
 
-    source: str
+    source: str | Path
     entry: str
     parameters: tuple[str, ...]
     grid: Grid
     block: Grid
     shared: Callable[[Mapping[str, Any]], int] | int = 0
+    meta: Meta = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    samples: tuple[Mapping[str, Any], ...] = ()

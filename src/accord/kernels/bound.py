@@ -127,11 +127,19 @@ def _binder(kind: str) -> Binder:
         from accord.kernels.packed import PackedKernel
 
         return PackedKernel
+    if kind == "triton":
+        from accord.kernels.triton import TritonKernel
+
+        return TritonKernel
+    if kind == "cuda":
+        from accord.kernels.cuda import CudaKernel
+
+        return CudaKernel
     raise ContractError(f"a kernel of kind '{kind}' runs as part of a graph only")
 
 
 def named_sizes(
-    contract: Contract, inputs: Sequence[Array | None], attributes: Mapping[str, Any], outputs: Sequence[Any] = ()
+    contract: Contract, inputs: Sequence[Any], attributes: Mapping[str, Any], outputs: Sequence[Any] = ()
 ) -> dict[str, int]:
     """Sizes by name, read off arrays; integer attributes too; -1 for a size whose tensors are all absent."""
     s = contract.semantic
@@ -146,7 +154,7 @@ def named_sizes(
     return {**dict.fromkeys(names, -1), **env}
 
 
-def _pairs(p: Parameter, array: Array | None) -> list[tuple[str, int]]:
+def _pairs(p: Parameter, array: Any) -> list[tuple[str, int]]:
     if array is None or p.sizes is None:
         return []
     fixed = p.sizes[1:] if p.sizes[:1] == ("...",) else p.sizes

@@ -5,6 +5,7 @@ A model or a command that names the domain finds them; nothing has to be importe
 
 from __future__ import annotations
 
+import accord.library.gpu.declared  # noqa: F401 — GPU kernels of the operators above and below
 from accord.library.activations import gelu, hard_sigmoid, hard_swish, mish, silu
 from accord.library.attention import attention, qkv_attention
 from accord.library.attention_variants import (

@@ -1,0 +1,131 @@
+"""Convolutions on a GPU: plain, depthwise, deformable with offsets as numbers or codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from accord.contract.code import TritonCode
+from accord.library.gpu.launching import CLAUSES, ITEM, ceildiv, power_of_two
+
+__all__ = ["CLAUSES", "CONV", "DEFORM", "DEFORM_CLAUSES", "DEFORM_CODES", "QUANTIZED"]
+
+_JIT = "accord.library.gpu.jit.convolutions"
+#: Scratch memory: images with their channels last, and weights; four bytes an element at most.
+DEFORM_CLAUSES: Mapping[str, Any] = {
+    **CLAUSES,
+    "execution": {
+        "layouts": ("contiguous",),
+        "workspace": "4 * N * C * H * W + 4 * M * (C // groups) * KH * KW",
+    },
+}
+#: Offsets of 4 bits have no pointers on a GPU.
+QUANTIZED: Mapping[str, Any] = {**DEFORM_CLAUSES, "types": {**CLAUSES["types"], "Q": ("int8",)}}
+
+
+def _size(k: Mapping[str, Any], axis: str) -> int:
+    kernel = k["KH" if axis == "H" else "KW"]
+    return int((k[axis] + 2 * k["padding"] - k["dilation"] * (kernel - 1) - 1) // k["stride"] + 1)
+
+
+def _conv_tile(k: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    own = k["M"] // k["groups"]
+    wide = ITEM[k["T"]] == 4
+    high = min(64 if wide else 128, max(16, power_of_two(own)))
+    return {
+        "PER": max(1, k["C"] // k["groups"]),
+        "KH": k["KH"],
+        "KW": k["KW"],
+        "BLOCK_M": high,
+        "BLOCK_P": 64 if wide or high <= 32 else 128,
+        "PRECISION": "ieee" if wide else "tf32",
+        "num_warps": 4 if wide or high <= 32 else 8,
+        "num_stages": 2 if wide else 3,
+        "BLOCK_K": 16 if wide else min(64, max(16, power_of_two(depth))),
+    }
+
+
+def _conv(k: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **_conv_tile(k, max(1, k["C"] // k["groups"] * k["KH"] * k["KW"])),
+        "OH": _size(k, "H"),
+        "OW": _size(k, "W"),
+        "ACTIVATION": k["activation"],
+    }
+
+
+def _depthwise(k: Mapping[str, Any]) -> dict[str, Any]:
+    pixels = _size(k, "H") * _size(k, "W")
+    return {
+        "OH": _size(k, "H"),
+        "OW": _size(k, "W"),
+        "MULTIPLE": max(1, k["M"] // k["groups"]),
+        "KH": k["KH"],
+        "KW": k["KW"],
+        "ACTIVATION": k["activation"],
+        "BLOCK_P": min(512, max(64, power_of_two(pixels))),
+    }
+
+
+def _pixels(k: Mapping[str, Any]) -> int:
+    return int(k["N"] * k["OH"] * k["OW"])
+
+
+def _tiles(k: Mapping[str, Any]) -> tuple[int, ...]:
+    return ceildiv(_pixels(k), k["BLOCK_P"]), ceildiv(k["M"] // k["groups"], k["BLOCK_M"]) * k["groups"]
+
+
+def _is_depthwise(k: Mapping[str, Any]) -> bool:
+    return bool(k["groups"] == k["C"] and k["groups"] > 1)
+
+
+CONV = (
+    TritonCode(
+        f"{_JIT}:conv2d",
+        lambda k: (0,) if _is_depthwise(k) else _tiles(k),
+        _conv,
+        samples=(
+            {"N": 8, "C": 64, "H": 56, "W": 56, "M": 128, "KH": 3, "KW": 3, "padding": 1},
+            {"N": 1, "C": 3, "H": 224, "W": 224, "M": 64, "KH": 7, "KW": 7, "padding": 3, "stride": 2},
+        ),
+    ),
+    TritonCode(
+        f"{_JIT}:depthwise_conv2d",
+        lambda k: (k["N"] * k["M"], ceildiv(k["OH"] * k["OW"], k["BLOCK_P"])) if _is_depthwise(k) else (0,),
+        _depthwise,
+        samples=({"N": 8, "C": 96, "H": 56, "W": 56, "M": 96, "KH": 3, "KW": 3, "padding": 1, "groups": 96},),
+    ),
+)
+
+
+def _deform(k: Mapping[str, Any]) -> dict[str, Any]:
+    per, share = max(1, k["C"] // k["groups"]), max(1, k["C"] // k["offset_groups"])
+    wide = ITEM[k["T"]] == 4
+    channels = min(16 if wide else 32, max(16, power_of_two(min(per, share))))
+    return {
+        "PER": per,
+        "KW": k["KW"],
+        "TAPS": k["KH"] * k["KW"],
+        "BLOCK_M": min(64 if wide else 256, max(16, power_of_two(k["M"] // k["groups"]))),
+        "BLOCK_P": 32 if wide else 64,
+        "BLOCK_C": channels,
+        "EVEN": per % channels == 0 and share % channels == 0,
+        "PRECISION": "ieee" if wide else "tf32",
+        "num_warps": 4,
+        "num_stages": 2,
+    }
+
+
+def _last(k: Mapping[str, Any]) -> dict[str, Any]:
+    return {"PER": max(1, k["C"] // k["groups"]), "TAPS": k["KH"] * k["KW"], "BLOCK": 64}
+
+
+_SAMPLES = ({"N": 1, "C": 256, "H": 64, "W": 64, "M": 256, "KH": 3, "KW": 3, "padding": 1},)
+_LAST = TritonCode(
+    f"{_JIT}:channels_last",
+    lambda k: (ceildiv(k["N"] * k["H"] * k["W"], k["BLOCK"]), ceildiv(k["C"], k["BLOCK"])),
+    _last,
+    samples=_SAMPLES,
+)
+DEFORM = (_LAST, TritonCode(f"{_JIT}:deform_conv2d", _tiles, _deform))
+DEFORM_CODES = (_LAST, TritonCode(f"{_JIT}:quantized_deform_conv2d", _tiles, _deform))

@@ -1,0 +1,147 @@
+"""Normalisations and softmax: a program takes whole rows; statistics are float32 whatever the elements are.
+
+A row that fits is read once and stays in registers, so the variance is that of the centred row. Longer rows are walked
+in pieces, their statistics joined as Chan, Golub and LeVeque ("Updating Formulae and a Pairwise Algorithm for Computing
+Sample Variances", 1979) do, and read again for the result.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _scaled(z, weight, bias, at, inside):
+    """``z * weight + bias``, either of which may be absent."""
+    if weight is not None:
+        z = z * tl.load(weight + at, mask=inside, other=0).to(tl.float32)
+    if bias is not None:
+        z = z + tl.load(bias + at, mask=inside, other=0).to(tl.float32)
+    return z
+
+
+@triton.jit
+def layer_norm(x, weight, bias, output, lead, D, eps, CENTRED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """LayerNorm, or RMSNorm where nothing is centred, of rows of up to ``BLOCK`` elements."""
+    at = tl.arange(0, BLOCK)[None, :]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    inside = (at < D) & (row < lead)
+    z = tl.load(x + row * D + at, mask=inside, other=0).to(tl.float32)
+    if CENTRED:
+        z = tl.where(inside, z - (tl.sum(z, 1) / D)[:, None], 0.0)
+    z = z * (1.0 / tl.sqrt_rn(tl.sum(z * z, 1) / D + eps))[:, None]
+    z = _scaled(z, weight, bias, at, at < D)
+    tl.store(output + row * D + at, z.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def rms_norm(x, weight, output, lead, D, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """RMSNorm of rows of up to ``BLOCK`` elements."""
+    layer_norm(x, weight, None, output, lead, D, eps, False, ROWS, BLOCK)
+
+
+@triton.jit
+def layer_norm_long(x, weight, bias, output, D, eps, CENTRED: tl.constexpr, BLOCK: tl.constexpr):
+    """As :func:`layer_norm`, of rows of any length."""
+    row = tl.program_id(0).to(tl.int64) * D
+    at = tl.arange(0, BLOCK)
+    mean, spread, count = 0.0, 0.0, 0.0
+    for start in range(0, D, BLOCK):
+        inside = start + at < D
+        z = tl.load(x + row + start + at, mask=inside, other=0).to(tl.float32)
+        own = tl.minimum(D - start, BLOCK).to(tl.float32)
+        if CENTRED:
+            here = tl.sum(z, 0) / own
+            z = tl.where(inside, z - here, 0.0)
+            gap = here - mean
+            spread += gap * gap * (count * own / (count + own))
+            mean += gap * (own / (count + own))
+        spread += tl.sum(z * z, 0)
+        count += own
+    scale = 1.0 / tl.sqrt_rn(spread / D + eps)
+    for start in range(0, D, BLOCK):
+        inside = start + at < D
+        z = tl.load(x + row + start + at, mask=inside, other=0).to(tl.float32)
+        z = _scaled((z - mean) * scale, weight, bias, start + at, inside)
+        tl.store(output + row + start + at, z.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def rms_norm_long(x, weight, output, D, eps, BLOCK: tl.constexpr):
+    """RMSNorm of rows of any length."""
+    layer_norm_long(x, weight, None, output, D, eps, False, BLOCK)
+
+
+@triton.jit
+def group_norm(
+    x,
+    weight,
+    bias,
+    output,
+    C,
+    groups,
+    eps,
+    PLANE: tl.constexpr,
+    LENGTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A program normalises the ``LENGTH`` elements of a group of an image; a channel has ``PLANE`` of them."""
+    program = tl.program_id(0)
+    first = program.to(tl.int64) * LENGTH
+    channel = (program % groups) * (C // groups)
+    at = tl.arange(0, BLOCK)
+    mean, spread, count = 0.0, 0.0, 0.0
+    for start in range(0, LENGTH, BLOCK):
+        inside = start + at < LENGTH
+        z = tl.load(x + first + start + at, mask=inside, other=0).to(tl.float32)
+        own = tl.minimum(LENGTH - start, BLOCK).to(tl.float32)
+        here = tl.sum(z, 0) / own
+        z = tl.where(inside, z - here, 0.0)
+        gap = here - mean
+        spread += gap * gap * (count * own / (count + own)) + tl.sum(z * z, 0)
+        mean += gap * (own / (count + own))
+        count += own
+    scale = 1.0 / tl.sqrt_rn(spread / LENGTH + eps)
+    for start in range(0, LENGTH, BLOCK):
+        inside = start + at < LENGTH
+        z = tl.load(x + first + start + at, mask=inside, other=0).to(tl.float32)
+        z = _scaled((z - mean) * scale, weight, bias, channel + (start + at) // PLANE, inside)
+        tl.store(output + first + start + at, z.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def softmax(x, output, lead, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Softmax of rows of up to ``BLOCK`` elements; zeros where all of a row is minus infinity."""
+    at = tl.arange(0, BLOCK)[None, :]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    inside = (at < D) & (row < lead)
+    z = tl.load(x + row * D + at, mask=inside, other=float("-inf")).to(tl.float32)
+    peak = tl.max(z, 1)
+    e = tl.exp(z - tl.where(peak == float("-inf"), 0.0, peak)[:, None])
+    total = tl.sum(e, 1)
+    e = e / tl.where(total == 0.0, 1.0, total)[:, None]
+    tl.store(output + row * D + at, e.to(output.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def softmax_long(x, output, D, BLOCK: tl.constexpr):
+    """As :func:`softmax`, of rows of any length: maximum and sum in one pass (Milakov and Gimelshein, 2018)."""
+    row = tl.program_id(0).to(tl.int64) * D
+    at = tl.arange(0, BLOCK)
+    peak = tl.full([BLOCK], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, D, BLOCK):
+        z = tl.load(x + row + start + at, mask=start + at < D, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(peak, z)
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(peak - base) + tl.exp(z - base)
+        peak = higher
+    top = tl.max(peak, 0)
+    top = tl.where(top == float("-inf"), 0.0, top)
+    whole = tl.sum(total * tl.exp(peak - top), 0)
+    whole = tl.where(whole == 0.0, 1.0, whole)
+    for start in range(0, D, BLOCK):
+        inside = start + at < D
+        z = tl.load(x + row + start + at, mask=inside, other=float("-inf")).to(tl.float32)
+        tl.store(output + row + start + at, (tl.exp(z - top) / whole).to(output.dtype.element_ty), mask=inside)

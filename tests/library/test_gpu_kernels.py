@@ -1,0 +1,102 @@
+"""The library's kernels for GPUs beside their definitions: on a GPU if there is one, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from gpu_cases import CALLS, DTYPES, calls
+
+from accord import library
+from accord.contract.choose import attributes_of
+from accord.contract.dtypes import ONNX_TYPES
+from accord.kernels.architectures import compile_report
+from accord.kernels.bound import bind_kernel, named_sizes, workspace_bytes
+from accord.kernels.device import visible
+
+pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
+pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed (90 MB; pip install 'accord[cuda]')")
+
+#: Relative to the greatest magnitude of an output: a few roundings of what is stored, or of long sums in float32.
+CLOSE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2, "int8": 0}
+SEVERAL = [
+    (name, k)
+    for name in CALLS
+    for k in ("triton", "cuda")
+    if k == "triton" or name in ("channel_shuffle", "layer_norm")
+]
+
+
+#: Without a GPU: what the interpreter is slow at, and types whose arithmetic is that of float32.
+slow = pytest.mark.slow
+
+
+def cases():
+    for name, kernel in SEVERAL:
+        for dtype in CALLS[name][0]:
+            quick = visible() or (dtype == CALLS[name][0][0] and not name.startswith("ctc"))
+            yield pytest.param(name, kernel, dtype, marks=() if quick else slow)
+
+
+def wanted(operator, inputs, attributes):
+    with np.errstate(all="ignore"):
+        result = operator(*inputs, **attributes)
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize(("name", "kernel", "dtype"), cases())
+def test_kernel_agrees_with_the_definition(name, kernel, dtype):
+    if kernel == "cuda" and not visible():
+        pytest.skip("CUDA C++ runs on a GPU only, and there is none")
+    operator = getattr(library, name)
+    contract = operator.contract
+    types = {v: ONNX_TYPES["int8" if v == "Q" else dtype] for v in contract.semantic.types}
+    declared = contract.kernel(kernel)
+    bound = bind_kernel(contract, declared, types)
+    for inputs, attributes in calls(name, dtype):
+        expected = wanted(operator, inputs, attributes)
+        outputs = [np.full(e.shape, 77, e.dtype) for e in expected]
+        everything = attributes_of(contract, attributes)
+        sizes = named_sizes(contract, inputs, everything, outputs)
+        if name == "layer_norm" and kernel == "cuda" and sizes["D"] > 16384:
+            continue
+        scratch = workspace_bytes(contract, declared, sizes)
+        workspace = np.full(scratch, 0xA5, np.uint8) if scratch else None
+        kept = [None if x is None else x.copy() for x in inputs]
+        bound(inputs, outputs, everything, workspace)
+        for out, exact in zip(outputs, expected, strict=True):
+            agree(out, exact, CLOSE[dtype], f"{name} {attributes} {[getattr(x, 'shape', None) for x in inputs]}")
+        for x, before in zip(inputs, kept, strict=True):
+            assert x is None or x.tobytes() == before.tobytes(), "an input was changed"
+
+
+def agree(out, exact, close, what):
+    if exact.dtype.kind in "iu":
+        np.testing.assert_array_equal(out, exact, what)
+        return
+    a, b = out.astype(np.float64), exact.astype(np.float64)
+    top = np.abs(b[np.isfinite(b)]).max(initial=1e-3)
+    np.testing.assert_allclose(a, b, rtol=close, atol=close * top, err_msg=what)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kernel"), SEVERAL)
+def test_kernel_compiles_for_every_architecture(name, kernel):
+    contract = getattr(library, name).contract
+    report = compile_report(contract, contract.kernel(kernel))
+    assert not [c for c in report if c.faults]
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("channel_shuffle", "triton"), ("channel_shuffle", "cuda"), ("layer_norm", "triton"), ("layer_norm", "cuda")],
+)
+def test_kernel_fits_the_smallest_architecture(name, kernel):
+    contract = getattr(library, name).contract
+    report = compile_report(contract, contract.kernel(kernel), ["sm_86"])
+    assert report and not [c for c in report if c.faults]
+
+
+def test_every_type_of_a_case_is_known():
+    assert set(DTYPES) >= {t for types, _ in CALLS.values() for t in types}
+    assert DTYPES["bfloat16"] is ml_dtypes.bfloat16
