@@ -14,19 +14,12 @@ from click.testing import CliRunner
 import accord
 from accord.cli import main
 from accord.contract.code import CudaCode
-from accord.contract.registry import unregister, user_contracts
+from accord.contract.registry import unregister
 from accord.errors import CompileError, ContractError
 from accord.kernels.architectures import ARCHITECTURES, compile_report, over_limits
 from accord.kernels.cubin import Resources, read_resources
 
 Tensor = accord.Tensor
-
-
-@pytest.fixture(autouse=True)
-def _forget():
-    yield
-    for c in user_contracts():
-        unregister(c.semantic.domain, c.semantic.name)
 
 
 def test_limits_are_consistent():

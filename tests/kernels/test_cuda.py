@@ -8,7 +8,6 @@ import pytest
 
 import accord
 from accord.contract.code import CudaCode
-from accord.contract.registry import unregister, user_contracts
 from accord.errors import AccordError, BackendError
 from accord.kernels.architectures import ARCHITECTURES, compile_report
 from accord.kernels.bound import bind_kernel
@@ -62,13 +61,6 @@ extern "C" __global__ void reverse(const float *x, float *output, long long D) {
     output[threadIdx.x] = x[threadIdx.x] * facotr;
 }
 """
-
-
-@pytest.fixture(autouse=True)
-def _forget():
-    yield
-    for c in user_contracts():
-        unregister(c.semantic.domain, c.semantic.name)
 
 
 def declare_scale():

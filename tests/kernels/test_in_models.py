@@ -8,7 +8,6 @@ import pytest
 
 import accord
 from accord.backends.protocol import NativeKernel
-from accord.contract.registry import unregister, user_contracts
 from accord.errors import AccordError, ContractError, ExecutionError, InputError
 from accord.expr.lang import call
 from builders import model, node
@@ -49,14 +48,6 @@ int32_t pair(const float *x, const float *b, float *y, int64_t N, int64_t D, int
     return 0;
 }
 """
-
-
-@pytest.fixture(autouse=True)
-def _forget():
-    yield
-    for c in user_contracts():
-        if c.semantic.domain == "shop":
-            unregister("shop", c.semantic.name)
 
 
 def declare_scale():

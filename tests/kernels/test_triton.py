@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import accord
 from accord.contract.code import TritonCode
-from accord.contract.registry import unregister, user_contracts
 from accord.errors import ContractError
 from accord.kernels.architectures import ARCHITECTURES, compile_report
 from accord.kernels.bound import KernelError, bind_kernel
@@ -29,13 +28,6 @@ import gpu_kernels as kernels
 Tensor = accord.Tensor
 F = np.float32
 TYPES = {"float32": F, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-
-
-@pytest.fixture(autouse=True)
-def _forget():
-    yield
-    for c in user_contracts():
-        unregister(c.semantic.domain, c.semantic.name)
 
 
 def block(known):
