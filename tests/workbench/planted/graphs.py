@@ -8,7 +8,8 @@ from planting import Planted
 
 import accord
 from accord.contract.contract import Values
-from accord.expr.lang import call, const
+from accord.expr.lang import call
+from accord.expr.primitives import gt, lt, select
 
 Tensor = accord.Tensor
 
@@ -17,7 +18,7 @@ Tensor = accord.Tensor
 
 @accord.operator("graphs::Threshold", since=1)
 def threshold(x: Tensor["float32", ..., "D"], *, alpha: float = 0.5) -> Tensor["float32", ..., "D"]:
-    return np.where(x > alpha, x, 0)
+    return np.where(x > alpha, x, 0 * x)
 
 
 @accord.operator("graphs::Threshold", since=3)
@@ -31,25 +32,35 @@ for _o in (threshold, soft_threshold):
 
 
 def _whole(x, *, alpha):
-    return call("where", call("greater", x, const(alpha, "f32")), x, const(0.0, "f32"))
+    return select(gt(x, alpha), x, x * 0.0)
 
 
 def _rest(x, *, alpha):
-    return call("where", call("greater", x, const(alpha, "f32")), x - alpha, x * 0.0)
+    return select(gt(x, alpha), x - alpha, x * 0.0)
 
 
 soft_threshold.expression(_rest, name="right")
 soft_threshold.expression(_whole, name="of-version-1")
 
 
-@accord.operator("graphs::RowSum")
-def row_sum(x: Tensor["float32", "N", "D"]) -> Tensor["float32", "N"]:
-    return x.sum(-1)
+@accord.operator("graphs::Weights")
+def weights(x: Tensor["float32", "N", "H", "W"]) -> Tensor["float32", "N", "H", "W"]:
+    """Softmax over all places of an image."""
+    e = np.exp(x - x.max((1, 2), keepdims=True))
+    return e / e.sum((1, 2), keepdims=True)
 
 
-row_sum.composition(lambda b, x: b("ReduceSum", x, b.ints(-1), keepdims=0), name="right")
-# axes are an attribute up to opset 12, an input from then on
-row_sum.composition(lambda b, x: b("ReduceSum", x, axes=[-1], keepdims=0), name="of-opset-11")
+weights.constraint("H >= 1", "W >= 1")
+
+
+@weights.composition(name="right", constraints=["N >= 1"])
+def _(b, x):
+    flat = b("Reshape", x, b.ints(0, -1))
+    return b("Reshape", b("Softmax", flat), b("Shape", x))
+
+
+# up to opset 12 this is over all axes from axis 1 on, from then on over axis 1
+weights.composition(lambda b, x: b("Softmax", x, axis=1), name="of-opset-11")
 
 
 @accord.operator("graphs::Linear")
@@ -166,24 +177,24 @@ def hard_swish(x: Tensor["float32", ..., "D"]) -> Tensor["float32", ..., "D"]:
 hard_swish.scheduling(fuses="elementwise")
 
 
-def _gate(x, less, greater):
-    z = x + 3.0
-    z = call("where", greater(z, const(0.0, "f32")), const(0.0, "f32"), z)
-    return x * call("where", less(z, const(6.0, "f32")), const(6.0, "f32"), z) / 6.0
-
-
 # a comparison with NaN is false: which branch is then taken decides
-hard_swish.expression(
-    lambda x: _gate(x, lambda z, c: call("greater", z, c), lambda z, c: call("less", z, c)), name="right"
-)
-hard_swish.expression(
-    lambda x: _gate(call("where", call("equal", x, x), x, const(0.0, "f32")), lambda z, c: call("greater", z, c),
-                    lambda z, c: call("less", z, c)), name="drops-nan"
-)  # fmt: skip
+@hard_swish.expression(name="right")
+def _(x):
+    z = x + 3.0
+    z = select(lt(z, 0.0), z * 0.0, z)
+    return x * select(gt(z, 6.0), z * 0.0 + 6.0, z) / 6.0
+
+
+@hard_swish.expression(name="drops-nan")
+def _(x):
+    z = x + 3.0
+    z = select(gt(z, 0.0), z, 0.0)
+    return select(gt(z, 0.0), x * select(lt(z, 6.0), z, 6.0) / 6.0, 0.0)
+
 
 PLANTED = [
     Planted((39,), ("version", "meaning"), soft_threshold, "of-version-1", "right"),
-    Planted((39,), ("version", "errors", "meaning"), row_sum, "of-opset-11", "right"),
+    Planted((39,), ("version", "meaning"), weights, "of-opset-11", "right"),
     Planted((39, 22), "nullable", linear, "needs-bias", "right"),
     Planted((2,), ("nullable", "meaning"), linear, "forgets-bias", "right"),
     Planted((13,), ("meaning", "batch"), layer_norm, "over-the-sequence", "right"),

@@ -240,7 +240,6 @@ def _attention(q, k, v, scores):
 
 
 attention.constraint("L >= 1", "D >= 1").execution(accumulate=_HALVES)
-attention.values(q=Values(spread=4.0), k=Values(spread=4.0))
 attention.python(lambda q, k, v: _attention(q, k, v, lambda q, k: q.astype("f") @ k.astype("f").T), name="right")
 
 
