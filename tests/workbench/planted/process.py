@@ -18,9 +18,9 @@ SOURCE = """
 #include <stdlib.h>
 #include <string.h>
 
-#define FLIP(name, before) \\
+#define FLIP(name, ...) \\
     int32_t name(const float *x, float *y, int64_t N, int64_t D, void *stream) { \\
-        before \\
+        __VA_ARGS__ \\
         for (int64_t n = 0; n < N; n++) \\
             for (int64_t d = 0; d < D; d++) y[n * D + d] = x[n * D + D - 1 - d]; \\
         return 0; \\
@@ -31,7 +31,7 @@ FLIP(flip_divides, { volatile int64_t rows = N, each = 64 / rows; (void)each; })
 FLIP(flip_exits, if (D > 40) exit(0);)
 FLIP(flip_aborts, if (D > 40) abort();)
 FLIP(flip_hangs, { volatile int64_t d = D; while (d % 2 == 1 && d > 16) d += 2; })
-FLIP(flip_leaks, { char *lost = malloc(4 << 20); if (lost) memset(lost, 1, 4 << 20); })
+FLIP(flip_leaks, { char *volatile lost = malloc(4 << 20); if (lost) memset(lost, 1, 4 << 20); })
 FLIP(flip_overflows, { volatile char room[256]; for (int64_t d = 0; d < D; d++) room[d] = 1; })
 FLIP(flip_fails, if (D > 40) return -7;)
 """
@@ -47,7 +47,7 @@ flip.library(LIBRARY, "flip", name="right")
 for _fault in ("crashes", "divides", "exits", "aborts", "hangs", "leaks", "overflows", "fails"):
     flip.library(LIBRARY, f"flip_{_fault}", name=_fault)
 
-flip.python(lambda x: np.ascontiguousarray(x[:, ::-1]) if x.shape[1] > 1 else x.copy(), name="python")
+flip.python(lambda x: x[:, ::-1].copy(), name="python")
 flip.python(lambda x: x[:, ::-1].astype(np.float64), name="another-dtype")
 flip.python(lambda x: x[:, ::-1].reshape(-1).copy(), name="another-shape")
 flip.python(lambda x: x[:, ::-1].tolist(), name="list")
