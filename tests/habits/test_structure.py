@@ -27,6 +27,7 @@ ROOMS = [
     ["plan"],
     ["runtime"],
     ["profile"],
+    ["workbench"],
     ["onnx_backend", "demo"],
     ["cli"],
     ["__main__"],

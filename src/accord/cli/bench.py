@@ -25,6 +25,7 @@ from accord.cli.common import (
     table,
     wrong_use,
 )
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +53,7 @@ _OWN = "accord"
 @click.option("--runs", type=click.IntRange(1), default=50, show_default=True, help="Timed runs of each runtime.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File for all times, as JSON.")
 @shape_options
+@load_option
 @compile_options
 @click.pass_context
 def command(

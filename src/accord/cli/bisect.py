@@ -21,6 +21,7 @@ from accord.cli.common import (
     table,
     wrong_use,
 )
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +45,7 @@ __all__ = ["command"]
 @shape_options
 @click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance. [default: what contracts declare]")
 @click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance. [default: what contracts declare]")
+@load_option
 @compile_options
 @click.pass_context
 def command(

@@ -25,6 +25,7 @@ from accord.cli.common import (
     table,
     wrong_use,
 )
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -57,6 +58,7 @@ _EXAMPLES = 3
     help="Folder to write each stage to, as 00-loaded.onnx, 01-normalised.onnx and so on.",
 )
 @click.option("--rule", metavar="RULE", help="Show every patch and every reason of one rewrite rule.")
+@load_option
 @compile_options
 @click.pass_obj
 def command(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from accord.cli.check import check_command, header_command, new_command
 from accord.cli.common import Screen, Verb, WithExamples, line, plural, table, wrong_use
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,10 +29,15 @@ class _Group(WithExamples, click.Group):
 
 @click.group("op", cls=_Group, examples=(*_LIST_EXAMPLES[:2], *_SHOW_EXAMPLES[:2]))
 def command() -> None:
-    """Show the contracts of operators."""
+    """Declare operators, show their contracts, and check their kernels."""
+
+
+for verb in (new_command, header_command, check_command):
+    command.add_command(verb)
 
 
 @command.command("list", cls=Verb, examples=_LIST_EXAMPLES)
+@load_option
 @click.option("--domain", help="Only operators of this domain; ai.onnx is ONNX's own.")
 @click.option("--filter", "pattern", default="", metavar="REGEX", help="Only operators whose name matches.")
 @click.pass_obj
@@ -73,6 +80,7 @@ def list_command(screen: Screen, domain: str | None, pattern: str) -> None:
 
 @command.command("show", cls=Verb, examples=_SHOW_EXAMPLES)
 @click.argument("name")
+@load_option
 @click.option("--opset", type=click.IntRange(1), help="Version of the operator's domain. [default: the newest]")
 @click.pass_obj
 def show_command(screen: Screen, name: str, opset: int | None) -> None:

@@ -25,6 +25,7 @@ from accord.cli.common import (
     table,
     wrong_use,
 )
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,6 +65,7 @@ _SHORT = 2e-3
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Timed runs.")
 @click.option("--top", type=click.IntRange(0), default=20, show_default=True, help="Steps to list; 0 for all.")
 @click.option("--peaks", is_flag=True, help="Measure what the machine can do again, instead of using what is known.")
+@load_option
 @compile_options
 @click.pass_obj
 def command(

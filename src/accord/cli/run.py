@@ -23,6 +23,7 @@ from accord.cli.common import (
     table,
     wrong_use,
 )
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +45,7 @@ __all__ = ["command"]
 @input_option
 @shape_options
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder to save the outputs in.")
+@load_option
 @compile_options
 @click.pass_obj
 def command(

@@ -21,6 +21,7 @@ from accord.cli.common import (
     shape_options,
     table,
 )
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +43,7 @@ __all__ = ["command"]
 @input_option
 @shape_options
 @click.option("--runs", type=click.IntRange(1), default=24, show_default=True, help="Timed runs of each alternative.")
+@load_option
 @compile_options
 @click.pass_obj
 def command(

@@ -112,8 +112,19 @@ def user_operators() -> frozenset[tuple[str, str]]:
         return frozenset(_USER)
 
 
+#: Domains whose operators no package has to be asked for.
+_BUILT_IN = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"})
+
+
 def user_contract(domain: str, name: str, version: int) -> Contract | None:
-    """The user's contract in force for an operator as of ``version``, or None."""
+    """The user's contract in force for an operator as of ``version``, or None.
+
+    A domain of which nothing is known is looked for among installed packages.
+    """
+    if domain not in _BUILT_IN and not any(d == domain for d, _ in list(_USER)):
+        from accord.contract.sources import load_domain
+
+        load_domain(domain)
     with _LOCK:
         for c in reversed(_USER.get((domain, name), ())):
             if c.semantic.since_version <= version:

@@ -85,6 +85,17 @@ class WriteKernel(BoundKernel):
             KernelError: it returned a status other than 0.
         """
 
+    def prepared(
+        self,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        attributes: Mapping[str, Any],
+        workspace: Array | None = None,
+        stream: Any = None,
+    ) -> Callable[[], None]:
+        """A call that is made later, with as little as possible in between."""
+        return functools.partial(self, inputs, outputs, attributes, workspace, stream)
+
 
 class _PythonKernel(CallKernel):
     def __call__(self, inputs: Sequence[Array | None], attributes: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,10 +77,25 @@ class LibraryKernel(WriteKernel):
         stream: Any = None,
     ) -> None:
         """See :class:`~accord.kernels.bound.WriteKernel`."""
+        self.prepared(inputs, outputs, attributes, workspace, stream)()
+
+    def prepared(
+        self,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        attributes: Mapping[str, Any],
+        workspace: Array | None = None,
+        stream: Any = None,
+    ) -> Callable[[], None]:
+        """See :class:`~accord.kernels.bound.WriteKernel`."""
         arguments = self.arguments(inputs, outputs, attributes, workspace, stream)
-        status = self._function(*arguments)
-        if status:
-            raise KernelError(status_message(status), status, op=self.contract.semantic.qualified_name)
+
+        def call() -> None:
+            status = self._function(*arguments)
+            if status:
+                raise KernelError(status_message(status), status, op=self.contract.semantic.qualified_name)
+
+        return call
 
     def arguments(
         self,

@@ -1,0 +1,161 @@
+"""Results against the reference: sizes, values, lengths."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from accord.contract.registry import TOLERANCE
+from accord.workbench.cases import Case, dtype_of
+from accord.workbench.checks.judge import finding, judged, settled
+from accord.workbench.compare import compare, tolerance_of
+from accord.workbench.findings import Finding
+from accord.workbench.lab import Check, Lab
+from accord.workbench.oracle import Expected
+
+__all__ = ["CHECKS"]
+
+LENGTHS = (1_000, 10_000, 100_000)
+
+
+def _twice(lab: Lab, case: Case) -> Finding | None:
+    """The call with memory of one pattern, then of the other."""
+    trial = lab.trial(case)
+    if trial is None:
+        return None
+    found = judged(lab, trial, lab.call(trial))
+    trial.case = case.but(fill="bits" if case.fill == "nan" else "nan")
+    other = judged(lab, trial, lab.call(trial)) if found is None or found.clause != "process" else found
+    if found is None or other is None or found.clause != other.clause:
+        trial.case = case if found is not None else trial.case
+        found = settled(lab, trial, found or other)
+        differs = found is not None and found.clause in ("meaning", "execution.accumulate")
+        if differs and lab.subject.writes and found is not None:
+            return _left_over(lab, found)
+        return found
+    trial.case = case
+    return settled(lab, trial, found)
+
+
+def _left_over(lab: Lab, found: Finding) -> Finding:
+    """It is right with one pattern in memory and wrong with another."""
+    clause, what = (
+        ("execution.workspace", "the workspace") if lab.subject.memory.workspace else ("memory", "its output")
+    )
+    return finding(
+        lab, clause, f"the result depends on what {what} held before the call", faults=(20, 19), case=found.case,
+        expected=found.expected, found=found.found, remedy="Write before reading: what memory holds is not defined.",
+    )  # fmt: skip
+
+
+def _once(lab: Lab, case: Case) -> Finding | None:
+    trial = lab.trial(case)
+    return None if trial is None else settled(lab, trial, judged(lab, trial, lab.call(trial)))
+
+
+def _special(lab: Lab, case: Case) -> Finding | None:
+    """Special values; what is wrong with usual ones too is not theirs."""
+    found = _once(lab, case)
+    if found is None or case.values == "normal":
+        return found
+    return _once(lab, case.but(values="normal")) or found
+
+
+def _sizes(lab: Lab) -> Iterator[Case]:
+    first = lab.explorer.typical(types=lab.explorer.types()[0])
+    if first is not None:
+        yield first
+    yield from lab.explorer
+
+
+def _values(lab: Lab) -> Iterator[Case]:
+    e = lab.explorer
+    kinds = [k for k in lab.kinds if k != "normal"]
+    bases = [e.typical(), *(e.case(sizes=dict.fromkeys(e.names, s)) for s in (64, 33, 8, 2, 1))]
+    for base, types, seed in itertools.product(bases, e.types(), (0, 1, 2)):
+        if base is not None:
+            for kind in kinds:
+                yield base.but(types=types, values=kind, seed=seed)
+
+
+def _long(lab: Lab) -> Iterator[Case]:
+    e = lab.explorer
+    for length, types, kind, name in itertools.product(LENGTHS, e.types(), ("normal", "offset", "rows"), e.names):
+        case = e.long(name, length, types=types, lead=(2,), values=kind)
+        if case is not None:
+            yield case
+
+
+def _length(lab: Lab, case: Case) -> Finding | None:
+    found = _once(lab, case)
+    if found is None or found.clause not in ("meaning", "execution.accumulate"):
+        return found
+    # wrong for any length: then length is not what matters
+    longest = max(case.sizes.values(), default=0)
+    for size in (16, 15, 12, 8):
+        short = case.but(sizes={n: min(s, size) if s == longest else s for n, s in case.sizes.items()})
+        if lab.explorer.fits(short) and short != case:
+            if (small := _special(lab, short)) is not None:
+                return small
+            break
+    memory = lab.subject.memory
+    declared = ", ".join(f"{k} in {v}" for k, v in memory.accumulate.items()) or "the tolerance, at any length"
+    return finding(
+        lab, "execution.accumulate", f"the error grows with the length: too large at {longest}", faults=(32,),
+        case=case, expected=f"{declared}: {found.expected}", found=found.found,
+        remedy="Accumulate in the declared type, in several partial sums.",
+    )  # fmt: skip
+
+
+def _tolerances(lab: Lab) -> Iterator[Case]:
+    e = lab.explorer
+    for types in e.types():
+        base = e.typical(types=types)
+        if base is not None:
+            yield base
+
+
+def _telling(lab: Lab, case: Case) -> Finding | None:
+    """A tolerance that accepts zeros, or results in another order, accepts anything."""
+    trials = [t for seed in range(3) if (t := lab.trial(case.but(seed=seed, values="normal"))) is not None]
+    loose: list[str] = []
+    for t in trials:
+        fakes = []
+        for p, x in zip(lab.contract.semantic.outputs, t.expected, strict=True):
+            dtype = dtype_of(p, case)
+            told = tolerance_of(lab.contract, dtype) != TOLERANCE.get(dtype)
+            finite = x.slack is not None and x.value.size > 3 and np.isfinite(x.value).all()
+            fakes.append(_fake(x) if told and finite and np.std(x.value) > 0 else None)
+        usable = [f for f in fakes if f is not None]
+        if not usable or compare(lab.contract, case, fakes, [_strict(x) for x in t.expected]):
+            return None
+        loose.append(str(case.types))
+    if not loose:
+        return None
+    shown = {n: f"rtol {t.rtol:g}, atol {t.atol:g}" for n, t in lab.contract.semantic.tolerance.items()
+             if n in {dtype_of(p, case) for p in lab.contract.semantic.outputs}}  # fmt: skip
+    return finding(
+        lab, "semantic.tolerance", "the tolerance is so loose that the right results in another order pass",
+        faults=(1, 3), expected="a tolerance that tells results from noise", found=str(shown),
+        remedy="Declare what the kernel really reaches: `tolerance(dtype, rtol=..., atol=...)`.",
+    )  # fmt: skip
+
+
+def _fake(e: Expected) -> Any:
+    """Results that are certainly wrong: the right ones, in another order."""
+    return np.roll(e.own.reshape(-1), e.own.size // 2 + 1).reshape(e.own.shape)
+
+
+def _strict(e: Expected) -> Expected:
+    return Expected(e.value, np.zeros_like(e.value), [], e.own) if e.slack is not None else e
+
+
+CHECKS = (
+    Check("sizes", _sizes, _twice, share=3.0),
+    Check("values", _values, _special, share=1.5, every=True),
+    Check("length", _long, _length, share=2.0),
+    Check("tolerance", _tolerances, _telling, share=0.3),
+)

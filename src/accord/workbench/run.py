@@ -1,0 +1,236 @@
+"""Checking an operator: all checks on all its kernels, within a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from accord.contract.contract import Contract, KernelDeclaration
+from accord.errors import AccordError, ContractError
+from accord.workbench.buffers import Layout
+from accord.workbench.cases import Case
+from accord.workbench.checks import all_checks
+from accord.workbench.findings import Finding
+from accord.workbench.lab import Check, Lab, now
+from accord.workbench.nursery import Nursery
+from accord.workbench.oracle import Oracle
+from accord.workbench.subject import Child, Outcome, UnusableError
+
+__all__ = ["Report", "check_operator"]
+
+#: Seconds for one kernel.
+BUDGET = 6.0
+#: Seconds for making the case of one finding smaller.
+_SHRINKING = 1.0
+_HUNG = 1
+
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Report:
+    """What checking one kernel gave.
+
+    Attributes:
+        kernel: Its name.
+        kind: Of it.
+        findings: Nothing where it keeps its contract, as far as was tried.
+        calls: Number of calls.
+        seconds: Time.
+        checks: Check → number of cases that it looked at.
+        notes: What was not tried, and why.
+    """
+
+    kernel: str
+    kind: str
+    findings: list[Finding] = field(default_factory=list)
+    calls: int = 0
+    seconds: float = 0.0
+    checks: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_operator(
+    name: str,
+    files: Sequence[str] = (),
+    *,
+    kernel: str | None = None,
+    case: str | None = None,
+    seed: int = 0,
+    seconds: float = BUDGET,
+    progress: Progress = lambda _: None,
+) -> list[Report]:
+    """Check the kernels of an operator, each in processes of its own.
+
+    Args:
+        name: "domain::Name".
+        files: Python files that declare operators.
+        kernel: Only this one.
+        case: Only this call, as JSON.
+        seed: All that is drawn follows from it.
+        seconds: For each kernel.
+        progress: Is told what is being done.
+
+    Raises:
+        AccordError: the operator is not known, or a file cannot be loaded.
+        ContractError: the reference does not do what is declared.
+    """
+    nursery = Nursery()
+    try:
+        contract = _described(nursery, name, files)
+        chosen = _chosen(contract, kernel)
+        oracle = Oracle(nursery, files, contract)
+        one = None if case is None else Case.of(case, contract)
+        reports = []
+        for k in chosen:
+            lab = Lab(nursery, files, contract, k, oracle, seed)
+            try:
+                reports.append(_checked(lab, one, seconds, progress))
+            finally:
+                lab.close()
+        oracle.child.close()
+        return reports
+    finally:
+        nursery.close()
+
+
+def _described(nursery: Nursery, name: str, files: Sequence[str]) -> Contract:
+    """The contract, as the files declare it; they are imported in a process of their own."""
+    from accord.contract.serial import as_contract
+
+    domain, _, short = name.rpartition("::")
+    child = Child(nursery, files)
+    found = child.ask({"do": "describe", "domain": domain, "name": short}, limit=60.0)
+    if isinstance(found, Outcome):
+        raise ContractError(
+            f"{', '.join(files) or name}: {found.text}" if found.status == "failed" and found.reply.get("declared")
+            else f"the file cannot be imported: {found.text}",
+            found=", ".join(files) or None,
+            remedy="Import it in Python by itself to see why.",
+        )  # fmt: skip
+    reply = found[0]
+    child.close()
+    if "error" in reply:
+        raise AccordError(reply["text"])
+    contract = as_contract(reply["contract"])
+    if reply["contract"]["semantic"]["examples"] is None:
+        return contract
+    return dataclasses.replace(contract, semantic=dataclasses.replace(contract.semantic, examples=_elsewhere))
+
+
+def _elsewhere(*_: Any) -> Any:
+    """Stands for examples, which are made in a process of their own."""
+    raise NotImplementedError
+
+
+def _chosen(contract: Contract, kernel: str | None) -> list[KernelDeclaration | None]:
+    if kernel is not None:
+        return [contract.kernel(kernel)]
+    return [k for k in contract.kernels if k.device == "cpu"] or [None]
+
+
+def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> Report:
+    report = Report(lab.name, lab.subject.kind, lab.findings)
+    began = now()
+    checks = [c for c in all_checks() if c.applies(lab)]
+    shares = sum(c.share for c in checks)
+    hung = 0
+    first: Iterator[Case] | None = None
+    for c in checks:
+        left = seconds - (now() - began)
+        until = now() + max(0.05, left * c.share / shares)
+        shares -= c.share
+        progress(f"{lab.name}: {c.name}")
+        cases: Iterator[Case] = c.cases(lab) if one is None else iter([one])
+        first = first or cases
+        hung += _looked(lab, c, cases, until, report)
+        if hung >= _HUNG or (report.findings and now() - began > 2 * seconds):
+            lab.notes.append("the other checks were left out, for there are findings enough")
+            break
+    else:
+        if not report.findings and first is not None and one is None:  # more sizes, in the time that is left
+            _looked(lab, checks[0], first, began + seconds, report)
+    report.calls, report.seconds = lab.tried, now() - began
+    report.notes = lab.notes
+    return report
+
+
+def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report: Report) -> int:
+    """One check, until something is found or the time is over; how often the kernel did not end."""
+    hung = 0
+    for case in cases:
+        try:
+            found = check.examine(lab, case)
+        except UnusableError:
+            continue
+        report.checks[check.name] = report.checks.get(check.name, 0) + 1
+        if found is not None and not _known(found, report.findings):
+            report.findings.append(_smaller(lab, check, found))
+            hung += "does not end" in found.what
+            if not check.every or found.clause in ("process", "memory"):
+                break
+        if now() > until:
+            break
+    return hung
+
+
+def _known(found: Finding, others: Sequence[Finding]) -> bool:
+    """Whether another check has found the same."""
+    return any(f.clause == found.clause and f.faults == found.faults for f in others)
+
+
+def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:
+    """The finding with the smallest case that still shows it."""
+    if found.case is None or "does not end" in found.what:
+        return found
+    until = now() + _SHRINKING
+    progress = True
+    while progress and now() < until:
+        progress = False
+        assert found.case is not None
+        for case in _simpler(found.case):
+            if now() > until:
+                break
+            if not lab.explorer.fits(case):
+                continue
+            try:
+                again = check.examine(lab, case)
+            except UnusableError:
+                continue
+            if again is not None and again.clause == found.clause and again.case is not None:
+                found = again
+                progress = True
+                break
+    return found
+
+
+def _simpler(case: Case) -> Iterator[Case]:
+    """Cases that are simpler in one way, the simplest first."""
+    usual = Case()
+    for name in ("layouts", "nulls", "in_place", "attributes", "values", "side", "fill", "seed"):
+        if getattr(case, name) != getattr(usual, name):
+            yield case.but(**{name: getattr(usual, name)})
+    for n in case.layouts:
+        yield case.but(layouts={k: v for k, v in case.layouts.items() if k != n})
+    for n, layout in case.layouts.items():
+        for f in dataclasses.fields(Layout):
+            if getattr(layout, f.name):
+                yield case.but(layouts={**case.layouts, n: dataclasses.replace(layout, **{f.name: ()})})
+    for n in case.nulls:
+        yield case.but(nulls=tuple(x for x in case.nulls if x != n))
+    for n, size in case.sizes.items():
+        for less in sorted({1, 2, 3, size // 2, size * 3 // 4, size - 1}):
+            if 0 <= less < size:
+                yield case.but(sizes={**case.sizes, n: less})
+    for i, size in enumerate(case.lead):
+        yield case.but(lead=(*case.lead[:i], *case.lead[i + 1 :]))
+        if size > 1:
+            yield case.but(lead=(*case.lead[:i], size // 2, *case.lead[i + 1 :]))
+    if case.shapes:
+        every: list[Any] = list(case.shapes.values())
+        if len(set(every)) == 1 and every[0]:
+            for shape in (every[0][1:], tuple(max(1, n // 2) for n in every[0])):
+                if shape != every[0]:
+                    yield case.but(shapes=dict.fromkeys(case.shapes, shape))
