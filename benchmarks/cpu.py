@@ -4,7 +4,7 @@
     python benchmarks/cpu.py [--threads N ...] [--seconds S] [--output FILE] [MODEL ...]
 
 One process a model. All runtimes get the same inputs and as many threads, their outputs are compared first, and they
-take turns (``accord.cli.peers.take_turns``). A peer whose outputs differ by more than rounding is reported
+take turns (``accord.workbench.peers.take_turns``). A peer whose outputs differ by more than rounding is reported
 but not compared with. Prints a table in Markdown and writes all times as JSON.
 """
 
@@ -76,8 +76,8 @@ def main() -> int:
 def measure(name: str, threads: int, seconds: float) -> dict[str, Any]:
     """Median times of all runtimes on one model, in milliseconds, and how far their outputs are from Accord's."""
     import accord
-    from accord.cli.peers import Runner, peer, take_turns
     from accord.errors import BackendError
+    from accord.workbench.peers import Runner, peer, take_turns
 
     entry = TABLE[name]
     content, feed = source(entry), make_feed(entry, 0)

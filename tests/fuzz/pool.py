@@ -25,7 +25,7 @@ SECONDS = 5.0
 START_SECONDS = 120.0
 
 
-class Worker:
+class Remote:
     """One child process.
 
     Args:
@@ -108,7 +108,7 @@ def outcomes(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "seeds.json"
         file.write_text(json.dumps([s.hex() for s in seeds]))
-        workers: list[Worker] = [Worker(file, seed, stage, reference) for _ in range(jobs)]
+        workers: list[Remote] = [Remote(file, seed, stage, reference) for _ in range(jobs)]
         try:
             while workers:
                 for worker in _due(workers):
@@ -119,7 +119,7 @@ def outcomes(
                         yield worker.index, outcome
                     if outcome is not None and outcome.kind in ("crash", "hang", "endless"):
                         worker.stop()
-                        workers[workers.index(worker)] = Worker(file, seed, stage, reference)
+                        workers[workers.index(worker)] = Remote(file, seed, stage, reference)
                         continue
                     index = next(indices, None) if time.monotonic() < until else None
                     if index is None:
@@ -132,7 +132,7 @@ def outcomes(
                 worker.stop()
 
 
-def _due(workers: list[Worker]) -> list[Worker]:
+def _due(workers: list[Remote]) -> list[Remote]:
     """Workers that have answered or are out of time."""
     waiting = min(w.deadline for w in workers) - time.monotonic()
     readable, _, _ = select.select([w.answers for w in workers], [], [], max(waiting, 0))

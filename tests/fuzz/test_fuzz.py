@@ -15,7 +15,7 @@ from accord.plan.types import OptionalType, SequenceType, TensorType
 
 from . import run as command
 from .mutate import BYTES, STRUCTURE, mutant
-from .pool import Worker, outcomes
+from .pool import Remote, outcomes
 from .seeds import built, collect
 from .trial import TooLargeError, inputs, trial
 
@@ -67,7 +67,7 @@ def test_most_mutants_still_parse(seeds):
 def test_a_killed_worker_is_a_crash(tmp_path, seeds):
     file = tmp_path / "seeds.json"
     file.write_text(json.dumps([s.hex() for s in seeds[:3]]))
-    worker = Worker(file, 1, "load", False)
+    worker = Remote(file, 1, "load", False)
     try:
         assert worker.receive() is None
         worker.process.kill()

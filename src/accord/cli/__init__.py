@@ -17,6 +17,7 @@ VERBS = {
     "explain": "accord.cli.explain",
     "bench": "accord.cli.bench",
     "profile": "accord.cli.profile",
+    "gate": "accord.cli.gate",
     "tune": "accord.cli.tune",
     "bisect": "accord.cli.bisect",
     "conformance": "accord.cli.conformance",

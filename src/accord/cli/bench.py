@@ -30,7 +30,7 @@ from accord.cli.sources import load_option
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from accord.cli.peers import Runner
+    from accord.workbench.peers import Runner
 
 __all__ = ["command"]
 
@@ -100,7 +100,7 @@ def command(
 
 
 def _peers(text: str) -> list[str]:
-    from accord.cli.peers import PEERS, require_installed
+    from accord.workbench.peers import PEERS, require_installed
 
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
@@ -131,9 +131,9 @@ def _measure(
 ) -> dict[str, Any]:
     """Everything measured about one model."""
     from accord.cli.feeds import make_feed, sizable
-    from accord.cli.peers import one_line, peer
     from accord.errors import BackendError
     from accord.profile.profile import roofline
+    from accord.workbench.peers import one_line, peer
 
     model = choices.compile(path, screen)
     names = sizable(model)
@@ -190,7 +190,7 @@ def _times(
     screen: Screen, label: str, runners: Mapping[str, Runner], feed: Mapping[str, Any], runs: int
 ) -> dict[str, list[float]]:
     """Seconds of each run."""
-    from accord.cli.peers import take_turns
+    from accord.workbench.peers import take_turns
 
     seconds: dict[str, list[float]] = {}
     done = 0

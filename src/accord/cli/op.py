@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from accord.cli import op_bench, op_docs, op_gates
 from accord.cli.check import check_command, header_command, new_command
 from accord.cli.common import Screen, Verb, WithExamples, line, plural, table, wrong_use
 from accord.cli.sources import load_option
@@ -32,7 +33,7 @@ def command() -> None:
     """Declare operators, show their contracts, and check their kernels."""
 
 
-for verb in (new_command, header_command, check_command):
+for verb in (new_command, header_command, check_command, op_bench.command, op_docs.command, op_gates.command):
     command.add_command(verb)
 
 

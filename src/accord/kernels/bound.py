@@ -93,7 +93,10 @@ class WriteKernel(BoundKernel):
         workspace: Array | None = None,
         stream: Any = None,
     ) -> Callable[[], None]:
-        """A call that is made later, with as little as possible in between."""
+        """The same call again and again, on this memory: what follows from the arguments is worked out once.
+
+        Args and errors are those of :meth:`__call__`; the arrays must outlive what is returned.
+        """
         return functools.partial(self, inputs, outputs, attributes, workspace, stream)
 
 

@@ -89,11 +89,12 @@ class LibraryKernel(WriteKernel):
     ) -> Callable[[], None]:
         """See :class:`~accord.kernels.bound.WriteKernel`."""
         arguments = self.arguments(inputs, outputs, attributes, workspace, stream)
+        function, op = self._function, self.contract.semantic.qualified_name
 
         def call() -> None:
-            status = self._function(*arguments)
+            status = function(*arguments)
             if status:
-                raise KernelError(status_message(status), status, op=self.contract.semantic.qualified_name)
+                raise KernelError(status_message(status), status, op=op)
 
         return call
 

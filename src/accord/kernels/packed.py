@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accord.errors import ContractError
@@ -49,11 +49,27 @@ class PackedKernel(WriteKernel):
         stream: Any = None,
     ) -> None:
         """See :class:`~accord.kernels.bound.WriteKernel`; a workspace comes after the outputs."""
-        ffi = _ffi()
-        tensors = [None if a is None else ffi.from_dlpack(a) for a in (*inputs, *outputs)]
+        self.prepared(inputs, outputs, attributes, workspace, stream)()
+
+    def prepared(
+        self,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[Array | None],
+        attributes: Mapping[str, Any],
+        workspace: Array | None = None,
+        stream: Any = None,
+    ) -> Callable[[], None]:
+        """See :class:`~accord.kernels.bound.WriteKernel`."""
+        ffi, s = _ffi(), self.contract.semantic
+        arguments = [None if a is None else ffi.from_dlpack(a) for a in (*inputs, *outputs)]
         if workspace is not None:
-            tensors.append(ffi.from_dlpack(workspace))
-        try:
-            self._function(*tensors, *(attributes[n] for n in self.contract.semantic.attributes))
-        except Exception as error:  # whatever the author's language throws arrives as some exception
-            raise KernelError(f"the kernel failed: {error}", op=self.contract.semantic.qualified_name) from error
+            arguments.append(ffi.from_dlpack(workspace))
+        arguments += (attributes[n] for n in s.attributes)
+
+        def call() -> None:
+            try:
+                self._function(*arguments)
+            except Exception as error:  # whatever the author's language throws arrives as some exception
+                raise KernelError(f"the kernel failed: {error}", op=s.qualified_name) from error
+
+        return call

@@ -1,1 +1,1 @@
-"""Proving kernels against their contracts: cases, guarded memory, processes of their own, checks, findings."""
+"""Proving kernels against their contracts, and measuring, guarding and documenting them."""
