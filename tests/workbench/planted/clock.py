@@ -167,17 +167,17 @@ bell.python(_compiled(0.05), name="compiles-at-first-call")
 
 #: For `op check`.
 PLANTED = [
-    Planted((36,), ("aliasing", "meaning", "bounds", "measuring", "state"), bell, "after-return", "right"),
-    Planted((36,), ("meaning", "shapes"), bell, "ends-only", "right"),
-    Planted((36,), ("meaning", "measuring"), bell, "lazy", "python"),
-    Planted((36,), ("meaning", "measuring"), bell, "promise", "python"),
-    Planted((36,), ("meaning", "measuring", "state"), bell, "thread-finishes", "python"),
-    Planted((36,), ("meaning", "measuring"), bell, "patches-clock", "python"),
-    Planted((36, 7), ("aliasing", "state", "meaning", "measuring"), bell, "remembers", "python"),
+    Planted((36,), "execution.views meaning memory scheduling.stateless", bell, "after-return", "right"),
+    Planted((36,), "meaning memory semantic.constraints", bell, "ends-only", "right"),
+    Planted((36,), "meaning", bell, "lazy", "python"),
+    Planted((36,), "meaning", bell, "promise", "python"),
+    Planted((36,), "meaning scheduling.stateless", bell, "thread-finishes", "python"),
+    Planted((36,), "meaning", bell, "patches-clock", "python"),
+    Planted((36, 7), "execution.views scheduling.stateless meaning", bell, "remembers", "python"),
 ]
 #: Right when checked; `op bench` has to notice that the same input again costs less than a fresh one, or that the first
 #: call of a shape is not like the others.
 FOR_BENCH = [
-    Planted((37,), "measuring", bell, "remembers", "python"),
-    Planted((38,), "measuring", bell, "compiles-at-first-call", "python"),
+    Planted((37,), "meaning", bell, "remembers", "python"),
+    Planted((38,), "meaning", bell, "compiles-at-first-call", "python"),
 ]

@@ -193,13 +193,13 @@ def _(x):
 
 
 PLANTED = [
-    Planted((39,), ("version", "meaning"), soft_threshold, "of-version-1", "right"),
-    Planted((39,), ("version", "meaning"), weights, "of-opset-11", "right"),
-    Planted((39, 22), "nullable", linear, "needs-bias", "right"),
-    Planted((2,), ("nullable", "meaning"), linear, "forgets-bias", "right"),
-    Planted((13,), ("meaning", "batch"), layer_norm, "over-the-sequence", "right"),
+    Planted((39,), "meaning", soft_threshold, "of-version-1", "right"),
+    Planted((39,), "meaning", weights, "of-opset-11", "right"),
+    Planted((39, 22), "execution.nullable", linear, "needs-bias", "right"),
+    Planted((2,), "execution.nullable meaning", linear, "forgets-bias", "right"),
+    Planted((13,), "meaning semantic.batch", layer_norm, "over-the-sequence", "right"),
     Planted((3,), "meaning", channel_shuffle, "transposed-groups", "right"),
     Planted((3,), "meaning", gelu, "tanh-form", "right"),
-    Planted((22,), "nullable", gelu, "none-raises", "right"),
-    Planted((10,), "NaN policy", hard_swish, "drops-nan", "right"),
+    Planted((22,), "execution.nullable", gelu, "none-raises", "right"),
+    Planted((10,), "semantic.nan", hard_swish, "drops-nan", "right"),
 ]

@@ -267,9 +267,12 @@ if X86:
 
 @accord.operator("memory::DepthwiseConv")
 def depthwise(x: Tensor["float32", "N", "C", "L"], w: Tensor["float32", "C", "K"]) -> Tensor["float32", "N", "C", "L"]:
-    k = w.shape[1]
-    padded = np.pad(x, ((0, 0), (0, 0), (k // 2, k // 2)))
-    return sum((padded[..., i : i + x.shape[2]] * w[:, i : i + 1] for i in range(k)), np.zeros(x.shape, x.dtype))
+    y, length, half = np.zeros(x.shape, np.result_type(x, w)), x.shape[2], w.shape[1] // 2
+    for k in range(w.shape[1]):
+        first, last = max(0, half - k), min(length, length + half - k)
+        if first < last:
+            y[..., first:last] += x[..., first + k - half : last + k - half] * w[:, k : k + 1]
+    return y
 
 
 depthwise.constraint("K % 2 == 1")
@@ -331,26 +334,25 @@ def _one_buffer():
 columns.python(lambda x: x.sum(0, dtype=np.float64).astype(x.dtype), name="python")
 columns.python(_one_buffer(), name="python-shared")
 
-_LAYOUT = ("layouts", "bounds")
 PLANTED = [
-    *(Planted((14,), _LAYOUT, leaky, n, "right") for n in (
+    *(Planted((14,), "execution.layouts memory", leaky, n, "right") for n in (
         "last-stride", "output-stride", "contiguous", "zero", "negative", "transposed")),
-    Planted((14,), _LAYOUT, row_norm, "memory-order", "right"),
-    Planted((14,), _LAYOUT, row_norm, "from-pointer", "right"),
+    Planted((14,), "execution.layouts memory", row_norm, "memory-order", "right"),
+    Planted((14,), "execution.layouts memory", row_norm, "from-pointer", "right"),
     *([
-        Planted((15,), "alignment", silu, "aligned-loads", "unaligned-loads"),
-        Planted((15,), "alignment", silu, "rounds-down", "rounds-nothing"),
-        Planted((15,), "alignment", silu, "aligned-loads", "declares-16"),
+        Planted((15,), "execution.alignment", silu, "aligned-loads", "unaligned-loads"),
+        Planted((15,), "execution.alignment", silu, "rounds-down", "rounds-nothing"),
+        Planted((15,), "execution.alignment", silu, "aligned-loads", "declares-16"),
     ] if X86 else []),
-    *(Planted((16,), "bounds", depthwise, n, "right") for n in (
+    *(Planted((16,), "memory", depthwise, n, "right") for n in (
         "reads", "reads-weights", "writes", "writes-before", "writes-far")),
-    Planted((16,), "bounds", gather, "reads-next-index", "right"),
-    Planted((17,), ("offsets", "bounds", "layouts"), leaky, "int", "right"),
-    Planted((17,), ("offsets", "bounds"), gather, "offsets-of-32-bits", "right"),
-    Planted((17,), ("offsets", "bounds", "meaning"), gather, "python-32-bits", "python"),
-    Planted((18,), ("layouts", "refusal"), leaky, "takes-all", "right"),
-    Planted((18,), ("layouts", "aliasing"), row_mean, "broadcast", "right"),
-    *(Planted((20,), "workspace", columns, n, "right") for n in ("too-little", "half", "not-cleared", "cleared-once")),
-    Planted((20,), ("workspace", "thread safety"), columns, "shared-between-threads", "right"),
-    Planted((20,), ("workspace", "thread safety"), columns, "python-shared", "python"),
+    Planted((16,), "memory", gather, "reads-next-index", "right"),
+    Planted((17,), "memory execution.layouts", leaky, "int", "right"),
+    Planted((17,), "memory", gather, "offsets-of-32-bits", "right"),
+    Planted((17,), "memory meaning", gather, "python-32-bits", "python"),
+    Planted((18,), "execution.layouts semantic.constraints", leaky, "takes-all", "right"),
+    Planted((18,), "execution.layouts execution.views", row_mean, "broadcast", "right"),
+    *(Planted((20,), "execution.workspace", columns, n, "right") for n in ("too-little", "half", "not-cleared", "cleared-once")),
+    Planted((20,), "execution.workspace execution.thread_safe", columns, "shared-between-threads", "right"),
+    Planted((20,), "execution.workspace execution.thread_safe", columns, "python-shared", "python"),
 ]  # fmt: skip

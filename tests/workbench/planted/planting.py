@@ -25,7 +25,6 @@ class Planted:
         wrong: Name of the kernel that must be found.
         right: Name of the kernel that must pass.
         twin: Operator of the right kernel, where the fault is in the declaration itself.
-        slow: Takes long to find: not part of the quick suite.
     """
 
     faults: tuple[int, ...]
@@ -34,22 +33,10 @@ class Planted:
     wrong: str
     right: str
     twin: Any = None
-    slow: bool = False
-
-    @property
-    def name(self) -> str:
-        """For people and for test ids."""
-        faults = "+".join(map(str, self.faults))
-        return f"{faults}-{self.operator.contract.semantic.name}-{self.wrong}"
 
     def kernel(self, right: bool) -> tuple[Any, str]:
         """Operator and name of one of the two kernels."""
         return (self.twin or self.operator, self.right) if right else (self.operator, self.wrong)
-
-    @property
-    def compiled(self) -> bool:
-        """One of the two is C."""
-        return any(o.contract.kernel(n).kind == "library" for o, n in (self.kernel(False), self.kernel(True)))
 
 
 def library(source: str) -> str:

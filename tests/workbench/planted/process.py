@@ -76,13 +76,12 @@ def _(x, kept=[]):  # noqa: B006 - this is the leak
     return x[:, ::-1].copy()
 
 
-_ENDS = ("process", "errors", "memory")
 PLANTED = [
-    *(Planted((30,), _ENDS, flip, n, "right") for n in ("crashes", "divides", "exits", "aborts", "hangs", "overflows")),
-    *(Planted((30,), _ENDS, flip, n, "python") for n in ("ends-process", "sleeps")),
-    *(Planted((30,), ("process", "memory", "state", "leak"), flip, n, r) for n, r in (
+    *(Planted((30,), "process meaning memory", flip, n, "right") for n in ("crashes", "divides", "exits", "aborts", "hangs", "overflows")),
+    *(Planted((30,), "process meaning memory", flip, n, "python") for n in ("ends-process", "sleeps")),
+    *(Planted((30,), "process memory scheduling.stateless", flip, n, r) for n, r in (
         ("leaks", "right"), ("grows", "python"))),
-    Planted((30,), ("meaning", "errors", "refusal"), flip, "fails", "right"),
-    *(Planted((30,), ("meaning", "errors", "shapes"), flip, n, "python") for n in (
+    Planted((30,), "meaning process semantic.constraints", flip, "fails", "right"),
+    *(Planted((30,), "meaning process memory semantic.constraints", flip, n, "python") for n in (
         "raises", "another-dtype", "another-shape", "list", "nothing", "two-outputs")),
 ]  # fmt: skip
