@@ -1,28 +1,5 @@
-"""A C compiler for tests of kernels in shared libraries."""
+"""Fixtures."""
 
-from __future__ import annotations
+from c_library import build
 
-import shutil
-import subprocess
-from pathlib import Path
-
-import pytest
-
-COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-
-
-@pytest.fixture(scope="session")
-def build(tmp_path_factory):
-    """From C text to the path of a shared library."""
-    if COMPILER is None:
-        pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("libraries")
-
-    def make(name: str, source: str) -> Path:
-        text = folder / f"{name}.c"
-        text.write_text(source)
-        library = folder / f"{name}.so"
-        subprocess.run([COMPILER, "-O2", "-fPIC", "-shared", "-o", library, text, "-lm"], check=True)
-        return library
-
-    return make
+__all__ = ["build"]

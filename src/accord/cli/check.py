@@ -35,7 +35,7 @@ __all__ = ["check_command", "header_command", "new_command"]
 @click.option("--kernel", metavar="NAME", help="Only this kernel. [default: all for the CPU]")
 @click.option("--case", metavar="JSON", help="Only this call, as a finding gives it.")
 @click.option("--seed", default=0, show_default=True, help="All that is drawn follows from it.")
-@click.option("--seconds", type=click.FloatRange(0.1), help="Time for each kernel. [default: 6]")
+@click.option("--seconds", type=click.FloatRange(0.1), help="Time for each kernel. [default: 5]")
 @click.pass_obj
 def check_command(
     screen: Screen,

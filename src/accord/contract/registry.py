@@ -16,6 +16,7 @@ from accord.errors import ContractError, UnknownOperatorError
 from accord.ir.infer import RANDOM
 
 __all__ = [
+    "BUILT_IN",
     "TOLERANCE",
     "all_contracts",
     "contract_for",
@@ -113,7 +114,7 @@ def user_operators() -> frozenset[tuple[str, str]]:
 
 
 #: Domains whose operators no package has to be asked for.
-_BUILT_IN = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"})
+BUILT_IN = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"})
 
 
 def user_contract(domain: str, name: str, version: int) -> Contract | None:
@@ -121,7 +122,7 @@ def user_contract(domain: str, name: str, version: int) -> Contract | None:
 
     A domain of which nothing is known is looked for among installed packages.
     """
-    if domain not in _BUILT_IN and not any(d == domain for d, _ in list(_USER)):
+    if domain not in BUILT_IN and not any(d == domain for d, _ in list(_USER)):
         from accord.contract.sources import load_domain
 
         load_domain(domain)

@@ -301,8 +301,10 @@ def _drawn(
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.kind in "iu" and dtype.name not in FLOATS:
-        least, most = (-8, 8) if arithmetic else (0, smallest - 1)
         limits = np.iinfo(dtype)
+        least, most = (-8, 8) if arithmetic else (0, smallest - 1)
+        if limits.bits == 8 and not arithmetic:  # too few values for an index: quantised numbers
+            least, most = int(limits.min), int(limits.max)
         bottom = max(int(low if low is not None else min(least, most if high is None else int(high))), limits.min)
         top = min(int(high if high is not None else max(most, bottom)), limits.max)
         whole = rng.integers(bottom, max(bottom, top), shape, endpoint=True).astype(dtype)

@@ -97,6 +97,8 @@ def _values(contract: Contract, case: Case, name: str, a: Array, e: Expected) ->
     with np.errstate(all="ignore"):
         exact = not (tolerance.rtol or tolerance.atol)
         spacing = np.abs(np.spacing(np.abs(e.value).astype(a.dtype)).astype(np.float64)) if not exact else 0.0
+        # numbers below the normal ones may be flushed
+        spacing = spacing if exact else spacing + float(info(a.dtype.name).smallest_normal)
         allowed = tolerance.atol + tolerance.rtol * np.abs(e.value) + (0.0 if exact else e.slack) + spacing
         error = np.abs(actual - (rounded if exact else e.value))
         far = ~(error <= allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,15 +11,16 @@ import numpy as np
 
 from accord.contract.contract import Attribute, Contract, KernelDeclaration, Semantic
 from accord.contract.dtypes import ONNX_TYPES, short_name
-from accord.contract.sizes import names_in
+from accord.contract.registry import BUILT_IN
+from accord.contract.sizes import names_in, parse
 from accord.errors import InputError
 from accord.workbench.cases import FLOATS, Case, dtype_of, holds, input_shapes, size_names
 
 __all__ = ["EDGES", "Explorer", "elements"]
 
 #: Sizes around those for which kernels have blocks, vectors and tails.
-EDGES = (1, 2, 3, 0, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 13, 97, 509,
-         511, 512, 513, 1000, 1023, 1024, 1025, 4099)  # fmt: skip
+EDGES = (1, 2, 3, 0, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 6, 10, 12, 13,
+         24, 48, 96, 97, 100, 192, 384, 509, 511, 512, 513, 768, 1000, 1023, 1024, 1025, 1536, 4099)  # fmt: skip
 _SMALL = (1, 2, 3, 4, 5, 6, 8, 12)
 _LEADS = ((), (1,), (5,), (2, 3), (0,), (3, 1, 2), (17,))
 _SHAPES = ((3, 5), (7,), (), (2, 3, 4), (1, 1), (0, 3), (17,), (2, 3, 4, 5), (33, 9), (257,), (4, 1025))
@@ -58,8 +60,12 @@ class Explorer:
             n for p in (*self._s.inputs, *self._s.outputs) for x in p.sizes or () if isinstance(x, str) and x != "..."
             for n in names_in(x)
         }  # fmt: skip
+        # sizes that the conditions speak of
+        self._told = sorted({n * k for c in self.conditions for n in _numbers_in(c) for k in (1, 2, 3) if 1 < n < 8192})
         self.open = any("..." in (p.sizes or ()) for p in self._s.inputs)
         self.unsized = [p.name for p in self._s.inputs if p.sizes is None]
+        #: What is always left out: of ONNX's operators, whose schemas name no sizes, the inputs that need not be.
+        self.absent = tuple(p.name for p in self._s.inputs if p.option == "optional" and self._s.domain in BUILT_IN)
 
     # dtypes
 
@@ -77,13 +83,16 @@ class Explorer:
         names = {short_name(t) for t in all_types}
         if names >= set(ONNX_TYPES):
             return list(_USUAL)
-        return [t for t in _TYPES if t in names]
+        found = [t for t in _TYPES if t in names]
+        # a reference is written to be read, and evaluated in float64: how exact it is in small types is not promised
+        wide = [t for t in found if t not in ("float16", "bfloat16")]
+        return wide if self.kernel is None and wide else found
 
     # attributes
 
     def attributes(self) -> list[dict[str, Any]]:
         """Attributes to try: the defaults, then each one changed."""
-        base = {a.name: _required(a) for a in self._s.attributes.values() if a.default is None}
+        base = {a.name: _required(a) for a in self._s.attributes.values() if a.required}
         found = [base]
         for a in self._s.attributes.values():
             if a.name not in self._mentioned:
@@ -113,8 +122,10 @@ class Explorer:
             rest["lead"] = _LEADS[int(self._rng.integers(1, 4))]
         if self.unsized and "shapes" not in rest:
             rest["shapes"] = dict.fromkeys(self.unsized, _SHAPES[0])
+        if self.absent:
+            rest.setdefault("nulls", self.absent)
         for attempt in range(_TRIES):
-            pool = _SMALL if attempt < _TRIES // 2 else (*_SMALL, *EDGES[2:20])
+            pool = _SMALL if attempt < _TRIES // 4 else (*_SMALL, *EDGES[2:20], *self._told, *self._told)
             drawn = {n: int(self._rng.choice(pool)) for n in free}
             chosen = {n: int(self._rng.choice(self._numbers(n, sizes))) for n in numbers}
             usual = {n: self._s.attributes[n].default for n in numbers}
@@ -147,7 +158,7 @@ class Explorer:
         types, attributes = self.types(), self.attributes()
         turn = 0
         rounds: list[dict[str, Any]] = [{}]
-        for edge in EDGES:
+        for edge in (*EDGES, *(n + d for n in self._told for d in (0, -1, 1))):
             rounds += [{"sizes": {n: edge}} for n in self.names]
         rounds += [{"lead": lead} for lead in _LEADS if self.open]
         rounds += [{"shapes": dict.fromkeys(self.unsized, shape)} for shape in _SHAPES if self.unsized]
@@ -191,6 +202,10 @@ class Explorer:
     def floats(self, case: Case) -> list[str]:
         """Names of the inputs that are floats in a case."""
         return [p.name for p in self._s.inputs if p.name not in case.nulls and dtype_of(p, case) in FLOATS]
+
+
+def _numbers_in(condition: str) -> list[int]:
+    return [n.value for n in ast.walk(parse(condition)) if isinstance(n, ast.Constant) and isinstance(n.value, int)]
 
 
 def _required(a: Attribute) -> Any:

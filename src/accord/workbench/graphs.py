@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accord.contract.contract import Contract
+from accord.workbench.buffers import dtype_named
 from accord.workbench.cases import Case, dtype_of
 
-__all__ = ["node", "one_node", "ports"]
+__all__ = ["OPSET", "node", "one_node", "ports", "proto_of"]
+
+#: Of ONNX, in these graphs.
+OPSET = 24
 
 
 def node(op: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **attributes: Any) -> dict[str, Any]:
@@ -49,3 +53,28 @@ def one_node(
         "nodes": [node(s.name, names, outputs, s.domain, **attributes)],
         "domains": {s.domain: s.since_version},
     }
+
+
+def proto_of(graph: Mapping[str, Any], constants: Mapping[str, Any]) -> bytes:
+    """The model that a graph describes."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    def element(name: str) -> int:
+        return int(helper.np_dtype_to_tensor_dtype(dtype_named(name)))
+
+    made = helper.make_graph(
+        [helper.make_node(n["op"], n["inputs"], n["outputs"], domain=n["domain"], **n["attributes"])
+         for n in graph["nodes"]],
+        "check",
+        [helper.make_tensor_value_info(n, element(d), s) for n, (d, s) in graph["inputs"].items()
+         if n not in constants],
+        [onnx.ValueInfoProto(name=n) for n in graph["outputs"]],
+        [numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )  # fmt: skip
+    domains = {"": OPSET, **graph["domains"]}
+    return bytes(
+        helper.make_model(
+            made, opset_imports=[helper.make_opsetid(d, v) for d, v in domains.items()], ir_version=10
+        ).SerializeToString()
+    )

@@ -151,6 +151,7 @@ class Check:
         examine: What it finds in one; None for nothing.
         applies: Whether it concerns a kernel.
         share: Of the time.
+        least: Number of cases that are looked at however long they take.
         every: It goes on after a finding: each clause found is reported once.
     """
 
@@ -159,6 +160,7 @@ class Check:
     examine: Callable[[Lab, Case], Finding | None]
     applies: Callable[[Lab], bool] = lambda _: True
     share: float = 1.0
+    least: int = 2
     every: bool = False
 
 

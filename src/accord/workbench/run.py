@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from accord.contract.contract import Contract, KernelDeclaration
-from accord.errors import AccordError, ContractError
+from accord.errors import AccordError, ContractError, InputError
 from accord.workbench.buffers import Layout
 from accord.workbench.cases import Case
 from accord.workbench.checks import all_checks
+from accord.workbench.explore import elements
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, now
 from accord.workbench.nursery import Nursery
@@ -21,10 +23,14 @@ from accord.workbench.subject import Child, Outcome, UnusableError
 __all__ = ["Report", "check_operator"]
 
 #: Seconds for one kernel.
-BUDGET = 6.0
+BUDGET = 5.0
 #: Seconds for making the case of one finding smaller.
 _SHRINKING = 1.0
+#: Seconds by which a check may be late for the cases that it has to look at.
+_PATIENCE = 6.0
 _HUNG = 1
+#: Elements of an input of a case that is given.
+_MOST = 1 << 26
 
 Progress = Callable[[str], None]
 
@@ -77,23 +83,19 @@ def check_operator(
         AccordError: the operator is not known, or a file cannot be loaded.
         ContractError: the reference does not do what is declared.
     """
-    nursery = Nursery()
-    try:
+    with contextlib.ExitStack() as stack:
+        nursery = stack.enter_context(contextlib.closing(Nursery()))
         contract = _described(nursery, name, files)
         chosen = _chosen(contract, kernel)
+        one = None if case is None else _given(case, contract)
         oracle = Oracle(nursery, files, contract)
-        one = None if case is None else Case.of(case, contract)
+        stack.callback(oracle.child.close)
         reports = []
         for k in chosen:
             lab = Lab(nursery, files, contract, k, oracle, seed)
-            try:
+            with contextlib.closing(lab):
                 reports.append(_checked(lab, one, seconds, progress))
-            finally:
-                lab.close()
-        oracle.child.close()
         return reports
-    finally:
-        nursery.close()
 
 
 def _described(nursery: Nursery, name: str, files: Sequence[str]) -> Contract:
@@ -101,8 +103,8 @@ def _described(nursery: Nursery, name: str, files: Sequence[str]) -> Contract:
     from accord.contract.serial import as_contract
 
     domain, _, short = name.rpartition("::")
-    child = Child(nursery, files)
-    found = child.ask({"do": "describe", "domain": domain, "name": short}, limit=60.0)
+    with contextlib.closing(Child(nursery, files)) as child:
+        found = child.ask({"do": "describe", "domain": domain, "name": short}, limit=60.0)
     if isinstance(found, Outcome):
         raise ContractError(
             f"{', '.join(files) or name}: {found.text}" if found.status == "failed" and found.reply.get("declared")
@@ -111,13 +113,19 @@ def _described(nursery: Nursery, name: str, files: Sequence[str]) -> Contract:
             remedy="Import it in Python by itself to see why.",
         )  # fmt: skip
     reply = found[0]
-    child.close()
     if "error" in reply:
         raise AccordError(reply["text"])
     contract = as_contract(reply["contract"])
     if reply["contract"]["semantic"]["examples"] is None:
         return contract
     return dataclasses.replace(contract, semantic=dataclasses.replace(contract.semantic, examples=_elsewhere))
+
+
+def _given(text: str, contract: Contract) -> Case:
+    case = Case.of(text, contract)
+    if elements(contract.semantic, case) > _MOST:
+        raise InputError("the case is too large", expected=f"tensors of {_MOST} elements at most", found=text)
+    return case
 
 
 def _elsewhere(*_: Any) -> Any:
@@ -152,6 +160,8 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
     else:
         if not report.findings and first is not None and one is None:  # more sizes, in the time that is left
             _looked(lab, checks[0], first, began + seconds, report)
+    if lab.tried == 0:
+        lab.notes.append("no case could be made from the contract: give one with --case")
     report.calls, report.seconds = lab.tried, now() - began
     report.notes = lab.notes
     return report
@@ -160,7 +170,7 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
 def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report: Report) -> int:
     """One check, until something is found or the time is over; how often the kernel did not end."""
     hung = 0
-    for case in cases:
+    for count, case in enumerate(cases, 1):
         try:
             found = check.examine(lab, case)
         except UnusableError:
@@ -171,7 +181,7 @@ def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report:
             hung += "does not end" in found.what
             if not check.every or found.clause in ("process", "memory"):
                 break
-        if now() > until:
+        if now() > until and (count >= check.least or now() > until + _PATIENCE):
             break
     return hung
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from accord.contract.contract import Contract, KernelDeclaration
 from accord.contract.dtypes import ONNX_TYPES
+from accord.contract.registry import BUILT_IN
 from accord.contract.sizes import evaluate_size
 from accord.errors import AccordError, ContractError
 from accord.kernels.signature import REFUSED
@@ -169,6 +170,14 @@ class Child:
         with open(f"/proc/{self._born.pid}/statm") as f:  # noqa: PTH123
             return int(f.read().split()[1]) * PAGE
 
+    def seconds(self) -> float:
+        """Processor time that the process has used, by the system's account."""
+        if self._born is None:
+            return 0.0
+        with open(f"/proc/{self._born.pid}/stat") as f:  # noqa: PTH123
+            fields = f.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def libraries(self) -> set[str]:
         """Files of code that the process has mapped."""
         if self._born is None:
@@ -302,6 +311,9 @@ class Subject:
             graph = one_node(self.contract, case, attributes_of(self.contract.semantic, case), inputs, fixed=fixed)
             outcome = self.run(graph, inputs, case, limit)
             empty = any(x is not None and x.size == 0 for x in inputs)
+            fallen = outcome.reply.get("error") in ("FallbackError", "UnsupportedError")
+            if fallen and self.contract.semantic.domain in BUILT_IN:
+                raise UnusableError(f"the backend leaves it to the reference: {outcome.text}")
             if fixed and empty and outcome.status == "refused":
                 raise UnusableError(f"no model has an axis of 0 elements: {outcome.text}")
             if outcome.status != "refused" or fixed:

@@ -23,15 +23,15 @@ from accord.contract.contract import Contract
 from accord.contract.registry import register, user_contract, user_contracts
 from accord.errors import AccordError
 from accord.kernels.bound import BoundKernel, CallKernel, KernelError, WriteKernel, bind_kernel
-from accord.workbench.buffers import LANE, Mapped, Pieces, Section, arena, dtype_named, is_float, unit
+from accord.workbench.buffers import LANE, Mapped, Pieces, Section, arena, is_float, unit
+from accord.workbench.builtin import builtin_contract, is_builtin
+from accord.workbench.graphs import proto_of
 from accord.workbench.wire import ClosedError, receive, send
 
 __all__ = ["work"]
 
 #: Relative changes of the inputs by which a reference is asked how sensitive it is.
 _CHANGES = 6
-#: Of the graphs that operators are tried in.
-OPSET = 24
 
 
 def work(channel: socket.socket) -> None:
@@ -95,7 +95,8 @@ class _Worker:
         from accord.contract.serial import as_json
 
         del files
-        return {"contract": as_json(contract_for(domain, name, 1 << 30))}, []
+        made = builtin_contract(domain, name) if is_builtin(domain) else contract_for(domain, name, 1 << 30)
+        return {"contract": as_json(made)}, []
 
     def call(
         self,
@@ -246,7 +247,7 @@ class _Worker:
         """Run a graph (see :mod:`accord.workbench.graphs`) on the inputs of an image."""
         import accord
 
-        if only is not None:
+        if only is not None and not is_builtin(only[0]):
             self._restrict(only)
         mapped = Mapped(files[0], _sections(spec))
         try:
@@ -255,7 +256,7 @@ class _Worker:
             constants = {n: given.pop(n).copy() for n in graph.get("constants", ())}
             key = json.dumps(graph)
             if constants or key not in self._models:
-                self._models[key] = accord.load(_proto(graph, constants), strict=graph.get("strict", True))
+                self._models[key] = accord.load(proto_of(graph, constants), strict=graph.get("strict", True))
             results, file = _packed(list(self._models[key](given)), mapped, [])
         finally:
             mapped.close()
@@ -282,31 +283,6 @@ class _Worker:
         return self._kernels[key]
 
 
-def _proto(graph: Mapping[str, Any], constants: Mapping[str, Any]) -> bytes:
-    """The model that a graph describes."""
-    import onnx
-    from onnx import helper, numpy_helper
-
-    def element(name: str) -> int:
-        return int(helper.np_dtype_to_tensor_dtype(dtype_named(name)))
-
-    made = helper.make_graph(
-        [helper.make_node(n["op"], n["inputs"], n["outputs"], domain=n["domain"], **n["attributes"])
-         for n in graph["nodes"]],
-        "check",
-        [helper.make_tensor_value_info(n, element(d), s) for n, (d, s) in graph["inputs"].items()
-         if n not in constants],
-        [onnx.ValueInfoProto(name=n) for n in graph["outputs"]],
-        [numpy_helper.from_array(a, n) for n, a in constants.items()],
-    )  # fmt: skip
-    domains = {"": OPSET, **graph["domains"]}
-    return bytes(
-        helper.make_model(
-            made, opset_imports=[helper.make_opsetid(d, v) for d, v in domains.items()], ir_version=10
-        ).SerializeToString()
-    )
-
-
 class _Reference(CallKernel):
     """An operator without kernels is computed by its reference."""
 
@@ -318,6 +294,8 @@ class _Reference(CallKernel):
 
 
 def _contract(op: Sequence[Any]) -> Contract:
+    if is_builtin(op[0]):
+        return builtin_contract(op[0], op[1])
     found = user_contract(op[0], op[1], op[2])
     if found is None:
         raise AccordError("the operator is not registered", op="::".join(map(str, op[:2])))

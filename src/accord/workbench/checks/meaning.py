@@ -154,8 +154,8 @@ def _strict(e: Expected) -> Expected:
 
 
 CHECKS = (
-    Check("sizes", _sizes, _twice, share=3.0),
-    Check("values", _values, _special, share=1.5, every=True),
-    Check("length", _long, _length, share=2.0),
+    Check("sizes", _sizes, _twice, share=3.0, least=150),
+    Check("values", _values, _special, share=1.5, least=50, every=True),
+    Check("length", _long, _length, share=2.0, least=12),
     Check("tolerance", _tolerances, _telling, share=0.3),
 )

@@ -14,7 +14,7 @@ from accord.workbench.cases import Case, attributes_of, dtype_of, output_shapes
 from accord.workbench.checks.judge import finding
 from accord.workbench.far import LIMIT, FarTensor, Pages, rows_of_window
 from accord.workbench.findings import Finding
-from accord.workbench.lab import Check, Lab, Trial, now
+from accord.workbench.lab import Check, Lab, Trial
 from accord.workbench.subject import Outcome
 
 __all__ = ["CHECKS"]
@@ -23,8 +23,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 #: Rows behind the 2³¹st element.
 _TAIL = 64
-#: Windows of the calls by which the time of a long one is estimated, and seconds that it may take.
-_FEW, _SAMPLE, _PATIENCE = 4, 60, 6.0
+#: Windows of the calls by which the time of a long one is estimated, and seconds of a processor that it may take.
+_FEW, _SAMPLE, _PATIENCE = 4, 60, 10.0
 
 
 def _cases(lab: Lab) -> Iterator[Case]:
@@ -103,15 +103,16 @@ def _beyond(lab: Lab, case: Case) -> Finding | None:
     part, tail = lab.trial(_sized(case, axis, window)), lab.trial(_sized(case, axis, _TAIL))
     if part is None or tail is None:
         return None
-    times = [now()]
+    child = lab.subject.child
+    times = [child.seconds()]
     for windows in (_FEW, _FEW + _SAMPLE):
         found = _repeated(lab, case, axis, part, tail, windows * window)
-        times.append(now())
+        times.append(child.seconds())
         if found is not None:
             return found
     took = (times[2] - 2 * times[1] + times[0]) / (_SAMPLE * window) * count
     if took > _PATIENCE:
-        lab.notes.append(f"offsets past 2³¹ elements: a call would take about {took:.0f} s")
+        lab.notes.append(f"offsets past 2³¹ elements: a call would take about {took:.0f} s of a processor")
         return None
     return _repeated(lab, case, axis, part, tail, count)
 

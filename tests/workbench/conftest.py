@@ -1,0 +1,5 @@
+"""Fixtures."""
+
+from c_library import build
+
+__all__ = ["build"]
