@@ -34,7 +34,8 @@ channel_shuffle.constraint("groups >= 1", "C % groups == 0")
 @channel_shuffle.python(name="view")
 def view(x, *, groups):
     """As the formula is written: with one group nothing is moved, and the result is the input itself."""
-    return channel_shuffle(x, groups=groups)
+    n, c, h, w = x.shape
+    return x.reshape(n, groups, c // groups, h, w).swapaxes(1, 2).reshape(n, c, h, w)
 
 
 @channel_shuffle.python(name="three-passes")

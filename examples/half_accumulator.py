@@ -31,8 +31,8 @@ def half_accumulator(x):
 
 @row_sum.python(name="half-partial-sums")
 def half_partial_sums(x):
-    """Blocks of 64 in FP32, as a tensor core adds them; what they give is added in FP16."""
-    blocks = [x[:, d : d + 64].sum(-1, dtype=np.float32).astype(np.float16) for d in range(0, x.shape[1], 64)]
+    """Blocks of 16 in FP32, as a tensor core adds them; what they give is added in FP16."""
+    blocks = [x[:, d : d + 16].sum(-1, dtype=np.float32).astype(np.float16) for d in range(0, x.shape[1], 16)]
     return half_accumulator(np.stack(blocks, -1)) if blocks else np.zeros(len(x), x.dtype)
 
 
