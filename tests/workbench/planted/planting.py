@@ -20,7 +20,7 @@ class Planted:
 
     Attributes:
         faults: Numbers in the list of known faults.
-        clause: Of the contract, which the finding has to name; several where more than one is broken.
+        clauses: Of the contract, separated by spaces: a finding has to name one of them.
         operator: Which declares both kernels.
         wrong: Name of the kernel that must be found.
         right: Name of the kernel that must pass.
@@ -28,7 +28,7 @@ class Planted:
     """
 
     faults: tuple[int, ...]
-    clause: str | tuple[str, ...]
+    clauses: str
     operator: Any
     wrong: str
     right: str
