@@ -62,29 +62,15 @@ class CallKernel(BoundKernel):
 class WriteKernel(BoundKernel):
     """A kernel that writes into memory that it is given."""
 
-    @abstractmethod
-    def __call__(
-        self,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        attributes: Mapping[str, Any],
-        workspace: Array | None = None,
-        stream: Any = None,
-    ) -> None:
-        """Compute.
-
-        Args:
-            inputs: In order; None for one that is absent. Their strides and addresses are given to the kernel as they
-                are.
-            outputs: Where results go; None for one that is not wanted.
-            attributes: All of them, by name.
-            workspace: uint8 memory of :func:`workspace_bytes`; None where none is declared.
-            stream: Where it runs, on a GPU.
+    def __call__(self, *call: Any, **named: Any) -> None:
+        """Compute; arguments as of :meth:`prepared`.
 
         Raises:
             KernelError: it returned a status other than 0.
         """
+        self.prepared(*call, **named)()
 
+    @abstractmethod
     def prepared(
         self,
         inputs: Sequence[Array | None],
@@ -93,11 +79,16 @@ class WriteKernel(BoundKernel):
         workspace: Array | None = None,
         stream: Any = None,
     ) -> Callable[[], None]:
-        """The same call again and again, on this memory: what follows from the arguments is worked out once.
+        """A call that can be made any number of times, with as little as possible of Python in between.
 
-        Args and errors are those of :meth:`__call__`; the arrays must outlive what is returned.
+        Args:
+            inputs: In order; None for one that is absent. Their strides and addresses are given to the kernel as they
+                are.
+            outputs: Where results go; None for one that is not wanted.
+            attributes: All of them, by name.
+            workspace: uint8 memory of :func:`workspace_bytes`; None where none is declared.
+            stream: Where it runs, on a GPU.
         """
-        return functools.partial(self, inputs, outputs, attributes, workspace, stream)
 
 
 class _PythonKernel(CallKernel):

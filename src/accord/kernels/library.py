@@ -68,17 +68,6 @@ class LibraryKernel(WriteKernel):
         address = function_address(kernel.code, types, contract.semantic.qualified_name)
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, *map(_ctype, self._slots))(address)
 
-    def __call__(
-        self,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        attributes: Mapping[str, Any],
-        workspace: Array | None = None,
-        stream: Any = None,
-    ) -> None:
-        """See :class:`~accord.kernels.bound.WriteKernel`."""
-        self.prepared(inputs, outputs, attributes, workspace, stream)()
-
     def prepared(
         self,
         inputs: Sequence[Array | None],
@@ -89,12 +78,11 @@ class LibraryKernel(WriteKernel):
     ) -> Callable[[], None]:
         """See :class:`~accord.kernels.bound.WriteKernel`."""
         arguments = self.arguments(inputs, outputs, attributes, workspace, stream)
-        function, op = self._function, self.contract.semantic.qualified_name
 
         def call() -> None:
-            status = function(*arguments)
+            status = self._function(*arguments)
             if status:
-                raise KernelError(status_message(status), status, op=op)
+                raise KernelError(status_message(status), status, op=self.contract.semantic.qualified_name)
 
         return call
 
@@ -106,7 +94,7 @@ class LibraryKernel(WriteKernel):
         workspace: Array | None,
         stream: Any,
     ) -> list[Any]:
-        """What :meth:`__call__` gives to the function."""
+        """What :meth:`prepared` gives to the function."""
         s = self.contract.semantic
         ports = [*zip(s.inputs, inputs, strict=False), *zip(s.outputs, outputs, strict=False)]
         lead = next(

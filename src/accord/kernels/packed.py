@@ -40,17 +40,6 @@ class PackedKernel(WriteKernel):
                 f"function '{kernel.code.function}' of {kernel.code.module} cannot be loaded: {error}", op=op
             ) from error
 
-    def __call__(
-        self,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[Array | None],
-        attributes: Mapping[str, Any],
-        workspace: Array | None = None,
-        stream: Any = None,
-    ) -> None:
-        """See :class:`~accord.kernels.bound.WriteKernel`; a workspace comes after the outputs."""
-        self.prepared(inputs, outputs, attributes, workspace, stream)()
-
     def prepared(
         self,
         inputs: Sequence[Array | None],
@@ -59,17 +48,17 @@ class PackedKernel(WriteKernel):
         workspace: Array | None = None,
         stream: Any = None,
     ) -> Callable[[], None]:
-        """See :class:`~accord.kernels.bound.WriteKernel`."""
-        ffi, s = _ffi(), self.contract.semantic
-        arguments = [None if a is None else ffi.from_dlpack(a) for a in (*inputs, *outputs)]
+        """See :class:`~accord.kernels.bound.WriteKernel`; a workspace comes after the outputs."""
+        ffi = _ffi()
+        tensors = [None if a is None else ffi.from_dlpack(a) for a in (*inputs, *outputs)]
         if workspace is not None:
-            arguments.append(ffi.from_dlpack(workspace))
-        arguments += (attributes[n] for n in s.attributes)
+            tensors.append(ffi.from_dlpack(workspace))
+        values = [attributes[n] for n in self.contract.semantic.attributes]
 
         def call() -> None:
             try:
-                self._function(*arguments)
+                self._function(*tensors, *values)
             except Exception as error:  # whatever the author's language throws arrives as some exception
-                raise KernelError(f"the kernel failed: {error}", op=s.qualified_name) from error
+                raise KernelError(f"the kernel failed: {error}", op=self.contract.semantic.qualified_name) from error
 
         return call

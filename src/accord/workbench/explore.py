@@ -107,6 +107,8 @@ class Explorer:
         Args:
             fixed: ``sizes``, ``lead``, ``attributes`` and other fields of a case.
         """
+        if not self.open:
+            fixed.pop("lead", None)
         return self._search(dict(fixed.pop("sizes", {})), fixed)
 
     def _search(self, sizes: Mapping[str, int], fixed: Mapping[str, Any]) -> Case | None:

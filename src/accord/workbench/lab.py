@@ -132,6 +132,10 @@ class Lab:
                 break
         return True
 
+    def knows(self, found: Finding) -> bool:
+        """Whether the plain form of a call has shown the same."""
+        return found.clause != "meaning" and any(f.clause == found.clause for f in self.findings)
+
     def rng(self, case: Case) -> np.random.Generator:
         """Random numbers that depend on a case and nothing else."""
         return np.random.default_rng((self.seed, case.seed, 7))

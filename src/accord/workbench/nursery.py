@@ -24,6 +24,8 @@ __all__ = ["BROKEN", "Born", "Nursery"]
 
 #: Seconds until the first child may be asked for.
 _START = 60.0
+#: Bytes of private memory that a kernel's process may have.
+_MEMORY = 4 << 30
 #: Exit code of a process in which the harness itself failed.
 BROKEN = 86
 #: Every block from malloc is filled with the complement of this byte, and with it when freed: memory that nobody wrote
@@ -54,6 +56,8 @@ class Nursery:
     """The parent's side."""
 
     def __init__(self) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise AccordError("kernels can be checked on Linux only", found=sys.platform)
         ours, theirs = socket.socketpair()
         environment = {
             **os.environ,
@@ -63,7 +67,7 @@ class Nursery:
         }
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "accord.workbench.nursery", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "accord.workbench.nursery", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -133,10 +137,12 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _tie_to_parent() -> None:
-    """Die with the nursery; leave no core file."""
+    """Die with the nursery, leave no core file, take no more memory than a kernel may need."""
     import ctypes
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    most = min(_MEMORY, os.sysconf("SC_PHYS_PAGES") * resource.getpagesize() // 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

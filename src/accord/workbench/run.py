@@ -13,6 +13,7 @@ from accord.errors import AccordError, ContractError, InputError
 from accord.workbench.buffers import Layout
 from accord.workbench.cases import Case
 from accord.workbench.checks import all_checks
+from accord.workbench.checks.meaning import SIZES
 from accord.workbench.explore import elements
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, now
@@ -29,6 +30,8 @@ _SHRINKING = 1.0
 #: Seconds by which a check may be late for the cases that it has to look at.
 _PATIENCE = 6.0
 _HUNG = 1
+#: What findings say whose calls are not to be repeated.
+_ENDLESS = ("does not end", "more and more memory")
 #: Elements of an input of a case that is given.
 _MOST = 1 << 26
 
@@ -92,6 +95,9 @@ def check_operator(
         stack.callback(oracle.child.close)
         reports = []
         for k in chosen:
+            if k is not None and k.device != "cpu":
+                reports.append(Report(k.name, k.kind, notes=[f"it runs on {k.device}; no kernel of it is run here"]))
+                continue
             lab = Lab(nursery, files, contract, k, oracle, seed)
             with contextlib.closing(lab):
                 reports.append(_checked(lab, one, seconds, progress))
@@ -136,7 +142,7 @@ def _elsewhere(*_: Any) -> Any:
 def _chosen(contract: Contract, kernel: str | None) -> list[KernelDeclaration | None]:
     if kernel is not None:
         return [contract.kernel(kernel)]
-    return [k for k in contract.kernels if k.device == "cpu"] or [None]
+    return [*contract.kernels] if any(k.device == "cpu" for k in contract.kernels) else [None, *contract.kernels]
 
 
 def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> Report:
@@ -145,21 +151,22 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
     checks = [c for c in all_checks() if c.applies(lab)]
     shares = sum(c.share for c in checks)
     hung = 0
-    first: Iterator[Case] | None = None
+    sizes, first = checks[0], iter(list[Case]())
     for c in checks:
         left = seconds - (now() - began)
         until = now() + max(0.05, left * c.share / shares)
         shares -= c.share
         progress(f"{lab.name}: {c.name}")
         cases: Iterator[Case] = c.cases(lab) if one is None else iter([one])
-        first = first or cases
+        if c.name == SIZES:
+            sizes, first = c, cases
         hung += _looked(lab, c, cases, until, report)
-        if hung >= _HUNG or (report.findings and now() - began > 2 * seconds):
+        if hung >= _HUNG or (report.findings and now() - began > seconds + 2 * _PATIENCE):
             lab.notes.append("the other checks were left out, for there are findings enough")
             break
     else:
-        if not report.findings and first is not None and one is None:  # more sizes, in the time that is left
-            _looked(lab, checks[0], first, began + seconds, report)
+        if not report.findings and one is None and now() < began + seconds:  # more sizes, in the time that is left
+            _looked(lab, sizes, first, began + seconds, report)
     if lab.tried == 0:
         lab.notes.append("no case could be made from the contract: give one with --case")
     report.calls, report.seconds = lab.tried, now() - began
@@ -174,11 +181,11 @@ def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report:
         try:
             found = check.examine(lab, case)
         except UnusableError:
-            continue
+            found = None
         report.checks[check.name] = report.checks.get(check.name, 0) + 1
         if found is not None and not _known(found, report.findings):
             report.findings.append(_smaller(lab, check, found))
-            hung += "does not end" in found.what
+            hung += found.clause == "process" and any(words in found.what for words in _ENDLESS)
             if not check.every or found.clause in ("process", "memory"):
                 break
         if now() > until and (count >= check.least or now() > until + _PATIENCE):
@@ -188,12 +195,13 @@ def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report:
 
 def _known(found: Finding, others: Sequence[Finding]) -> bool:
     """Whether another check has found the same."""
-    return any(f.clause == found.clause and f.faults == found.faults for f in others)
+    same = [f.faults for f in others if f.clause == found.clause]
+    return any(faults == found.faults or set(faults) & set(found.faults) for faults in same)
 
 
 def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:
     """The finding with the smallest case that still shows it."""
-    if found.case is None or "does not end" in found.what:
+    if found.case is None or any(words in found.what for words in _ENDLESS):
         return found
     until = now() + _SHRINKING
     progress = True

@@ -384,7 +384,7 @@ class Subject:
             return found
         reply, files = found
         if "error" in reply:
-            refused = reply["status"] == REFUSED or (reply["status"] == 0 and not self.writes)
+            refused = reply["status"] == REFUSED or (reply["status"] == 0 and self.kind != "library")
             outcome = Outcome("refused" if refused else "failed", _said(reply), reply=reply)
             outcome.troubles += prepared.troubles()
             return outcome

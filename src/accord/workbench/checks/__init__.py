@@ -11,4 +11,11 @@ def all_checks() -> tuple[Check, ...]:
     """All checks, in the order in which they run."""
     from accord.workbench.checks import history, meaning, memory, offsets, surroundings
 
-    return (*meaning.CHECKS, *memory.CHECKS, *history.CHECKS, *surroundings.CHECKS, *offsets.CHECKS)
+    return (
+        *surroundings.OWN_CODE,
+        *meaning.CHECKS,
+        *memory.CHECKS,
+        *history.CHECKS,
+        *surroundings.CHECKS,
+        *offsets.CHECKS,
+    )

@@ -67,7 +67,10 @@ def _replay(lab: Lab, case: Case) -> Finding | None:
     if trial is None or not lab.sound(trial):
         return None
     others = [t for inputs in _variations(lab, trial) if (t := lab.expect(trial, inputs)) is not None]
-    sequence = [x for t in others for x in (t,)] + [trial, *others[:2], trial]
+    # the same sizes and data with other attributes
+    changed = [case.but(attributes=a) for a in lab.explorer.attributes()[1:5]]
+    others += [t for c in changed if c != case and lab.explorer.fits(c) and (t := lab.trial(c)) is not None]
+    sequence = [*others, trial, *others[:2], trial]
     for k, t in enumerate(sequence):
         shift = _PAGE * (k // 4 % 3)
         outcome = lab.call(t) if lab.graph else lab.call(t, shift=shift)
@@ -269,6 +272,8 @@ def _together(lab: Lab, case: Case) -> Finding | None:
         for k, outcome in enumerate(outcomes):
             trial = trials[k // _EACH]
             found = judged(lab, trial, outcome)
+            if found is not None and not lab.sound(trial):
+                return _state(settled(lab, trial, found, "after many"))
             if found is not None:
                 return finding(
                     lab, "execution.thread_safe", f"in {_THREADS} threads at once: {found.what}", faults=(20, 8),

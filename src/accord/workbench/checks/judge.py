@@ -61,12 +61,13 @@ def settled(lab: Lab, trial: Trial, found: Finding | None, when: str = "after ot
     """The same finding, or one about state where the call is right in a process of its own."""
     if found is None or "does not end" in found.what or "printed" in found.what:
         return found
-    alone = lab.fresh()
-    try:
-        if any(judged(lab, trial, lab.call(trial, alone)) is not None for _ in range(3)):
-            return found
-    finally:
-        alone.child.close()
+    for _ in range(2):
+        alone = lab.fresh()
+        try:
+            if judged(lab, trial, lab.call(trial, alone)) is not None:
+                return found
+        finally:
+            alone.child.close()
     return finding(
         lab, "scheduling.stateless", f"the result depends on earlier calls: {when}, {found.what}", faults=(7, 8, 43),
         case=trial.case, expected=found.expected, found=found.found,
@@ -110,6 +111,11 @@ def status_finding(lab: Lab, case: Case, outcome: Outcome) -> Finding | None:
             found=outcome.text,
             remedy="Check bounds, tails and null pointers.",
         )
+    if outcome.reply.get("error") == "MemoryError":
+        return finding(
+            lab, "process", "the kernel takes more and more memory", case=case, expected="memory for this call",
+            found=outcome.text, remedy="Scratch memory is declared as `workspace`; look for a size that is wrong.",
+        )  # fmt: skip
     if outcome.status == "refused":
         return finding(
             lab, _refused_clause(case), "the kernel refuses a call that its contract accepts",

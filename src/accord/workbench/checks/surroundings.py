@@ -18,7 +18,7 @@ from accord.workbench.graphs import node, ports
 from accord.workbench.lab import Check, Lab, Trial
 from accord.workbench.oracle import Expected
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "OWN_CODE"]
 
 #: Libraries whose products are not a kernel's own; what the C library and compilers' run times have is.
 _LIBRARIES = re.compile(
@@ -162,7 +162,6 @@ def _surrounded(lab: Lab, a: Trial, b: Trial, *, constants: bool) -> tuple[dict[
     }, given  # fmt: skip
 
 
-CHECKS = (
-    Check("own code", _one, _foreign, lambda lab: not lab.graph, share=0.3),
-    Check("graphs", _graphs, _in_graph, lambda lab: lab.contract.semantic.deterministic, share=1.0),
-)
+#: First: where others compute, all that is found is about them.
+OWN_CODE = (Check("own code", _one, _foreign, lambda lab: not lab.graph and lab.kernel is not None, share=0.2),)
+CHECKS = (Check("graphs", _graphs, _in_graph, lambda lab: lab.contract.semantic.deterministic, share=1.0),)
