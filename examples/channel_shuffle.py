@@ -1,9 +1,12 @@
 """The naive ChannelShuffle: right, and yet most of its time goes into copies that nobody asked for.
 
+Run it, and check it::
+
     python examples/channel_shuffle.py
     accord op check tales::ChannelShuffle --load examples/channel_shuffle.py
 """
 
+# ruff: noqa: F821, UP037, ANN001, ANN201
 from __future__ import annotations
 
 import statistics
@@ -19,10 +22,10 @@ Tensor = accord.Tensor
 
 @accord.operator("tales::ChannelShuffle")
 def channel_shuffle(
-    x: Tensor["float32", "N", "C", "H", "W"],  # noqa: F821
+    x: Tensor["float32", "N", "C", "H", "W"],
     *,
     groups: int = 2,
-) -> Tensor["float32", "N", "C", "H", "W"]:  # noqa: F821
+) -> Tensor["float32", "N", "C", "H", "W"]:
     """Channels of the groups in turn."""
     n, c, h, w = x.shape
     return x.reshape(n, groups, c // groups, h, w).swapaxes(1, 2).reshape(n, c, h, w)

@@ -1,9 +1,12 @@
 """The FP16 accumulator: right at length 100, and off by more with every thousand.
 
+Run it, and check it::
+
     python examples/half_accumulator.py
     accord op check tales::RowSum --load examples/half_accumulator.py
 """
 
+# ruff: noqa: F821, UP037, ANN001, ANN201
 from __future__ import annotations
 
 import numpy as np
@@ -15,7 +18,7 @@ LENGTHS = (100, 1_000, 3_000, 10_000, 30_000, 100_000)
 
 
 @accord.operator("tales::RowSum")
-def row_sum(x: Tensor["float16", "N", "D"]) -> Tensor["float16", "N"]:  # noqa: F821
+def row_sum(x: Tensor["float16", "N", "D"]) -> Tensor["float16", "N"]:
     """The sum of each row."""
     return x.sum(-1)
 

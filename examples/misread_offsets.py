@@ -1,9 +1,12 @@
 """The misread offsets: a deformable convolution that is right for all offsets of its first test.
 
+Run it, and check it::
+
     python examples/misread_offsets.py
     accord op check tales::DeformSample --load examples/misread_offsets.py
 """
 
+# ruff: noqa: F821, UP037, ANN001, ANN201, ANN202
 from __future__ import annotations
 
 import numpy as np
@@ -40,10 +43,10 @@ def deformed(x, dy, dx, weight):
 
 @accord.operator("tales::DeformSample")
 def deform(
-    x: Tensor["float32", "N", "H", "W"],  # noqa: F821
-    offset: Tensor["float32", "N", 18, "H", "W"],  # noqa: F821
-    weight: Tensor["float32", 9],  # noqa: F821
-) -> Tensor["float32", "N", "H", "W"]:  # noqa: F821
+    x: Tensor["float32", "N", "H", "W"],
+    offset: Tensor["float32", "N", 18, "H", "W"],
+    weight: Tensor["float32", 9],
+) -> Tensor["float32", "N", "H", "W"]:
     """Deformable convolution of one channel. ``offset``: for each tap in turn its rows, then its columns, in pixels."""
     return deformed(x, offset[:, 0::2].astype(np.float64), offset[:, 1::2].astype(np.float64), weight)
 
@@ -65,7 +68,9 @@ def kernel(name, read):
 KERNELS = {
     "columns-first": kernel("columns-first", lambda o: (o[:, 1::2], o[:, 0::2])),
     "two-halves": kernel("two-halves", lambda o: (o[:, :9], o[:, 9:])),
-    "fractions-of-size": kernel("fractions-of-size", lambda o: (o[:, 0::2] * o.shape[2] / 8, o[:, 1::2] * o.shape[3] / 8)),
+    "fractions-of-size": kernel(
+        "fractions-of-size", lambda o: (o[:, 0::2] * o.shape[2] / 8, o[:, 1::2] * o.shape[3] / 8)
+    ),
     "as-declared": kernel("as-declared", lambda o: (o[:, 0::2], o[:, 1::2])),
 }
 
@@ -74,7 +79,7 @@ def main() -> None:
     """Print the greatest error of each kernel for offsets as first tests have them, and as models have them."""
     rng = np.random.default_rng(0)
     tests = {
-        "no offset, 8 × 8": (8, 8, lambda shape: np.zeros(shape)),
+        "no offset, 8 × 8": (8, 8, np.zeros),
         "one offset for all, 8 × 8": (8, 8, lambda shape: np.full(shape, 0.5)),
         "offsets of a model, 8 × 8": (8, 8, lambda shape: rng.normal(0, 1.5, shape)),
         "offsets of a model, 12 × 20": (12, 20, lambda shape: rng.normal(0, 1.5, shape)),
@@ -85,7 +90,9 @@ def main() -> None:
         offset = offsets((2, 18, h, w)).astype(np.float32)
         weight = rng.standard_normal(9).astype(np.float32)
         wanted = deform(x, offset, weight)
-        print(f"{name:<28}" + "".join(f"{np.abs(k(x, offset, weight) - wanted).max():>19.1g}" for k in KERNELS.values()))
+        print(
+            f"{name:<28}" + "".join(f"{np.abs(k(x, offset, weight) - wanted).max():>19.1g}" for k in KERNELS.values())
+        )
 
 
 if __name__ == "__main__":

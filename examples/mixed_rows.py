@@ -1,9 +1,12 @@
 """The LayerNorm that mixes rows: close to right as long as rows look alike.
 
+Run it, and check it::
+
     python examples/mixed_rows.py
     accord op check tales::LayerNorm --load examples/mixed_rows.py
 """
 
+# ruff: noqa: F821, UP037, ANN001, ANN201
 from __future__ import annotations
 
 import numpy as np
@@ -16,10 +19,10 @@ WARP = 32
 
 @accord.operator("tales::LayerNorm")
 def layer_norm(
-    x: Tensor["float32", "N", "D"],  # noqa: F821
+    x: Tensor["float32", "N", "D"],
     *,
     eps: float = 1e-5,
-) -> Tensor["float32", "N", "D"]:  # noqa: F821
+) -> Tensor["float32", "N", "D"]:
     """Each row to mean 0 and variance 1."""
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
 

@@ -1,10 +1,13 @@
 """The stateful LSTM: a state that nobody declared, then one that everybody can see.
 
+Run it, and check it::
+
     python examples/stateful_lstm.py
     accord op check tales::LSTMStep --load examples/stateful_lstm.py
     accord op check tales::LSTMCell --load examples/stateful_lstm.py
 """
 
+# ruff: noqa: F821, UP037, ANN001, ANN201, ANN202
 from __future__ import annotations
 
 import numpy as np
@@ -30,7 +33,7 @@ def step(gates, c):
 
 
 @accord.operator("tales::LSTMStep")
-def lstm_step(gates: Tensor["float32", "N", "4 * H"]) -> Tensor["float32", "N", "H"]:  # noqa: F821
+def lstm_step(gates: Tensor["float32", "N", "4 * H"]) -> Tensor["float32", "N", "H"]:
     """The output of one step from an empty state: all that the declaration tells."""
     return step(gates, np.zeros((gates.shape[0], gates.shape[1] // 4), gates.dtype))[0]
 
@@ -51,9 +54,9 @@ def remembers(gates):
 
 @accord.operator("tales::LSTMCell")
 def lstm_cell(
-    gates: Tensor["float32", "N", "4 * H"],  # noqa: F821
-    c: Tensor["float32", "N", "H"],  # noqa: F821
-) -> tuple[Tensor["float32", "N", "H"], Tensor["float32", "N", "H"]]:  # noqa: F821
+    gates: Tensor["float32", "N", "4 * H"],
+    c: Tensor["float32", "N", "H"],
+) -> tuple[Tensor["float32", "N", "H"], Tensor["float32", "N", "H"]]:
     """Output and next state from the gates and the state."""
     return step(gates, c)
 

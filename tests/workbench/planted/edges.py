@@ -3,6 +3,7 @@
 # ruff: noqa: F821, UP037
 from __future__ import annotations
 
+import itertools
 import threading
 
 import numpy as np
@@ -43,7 +44,8 @@ int32_t max_one_row(const float *x, float *y, int64_t N, int64_t D, void *stream
     row_max(x, y, N ? N : 1, D, 1);
     return 0;
 }
-static void scale(const float *x, const float *w, const float *b, float *y, int64_t N, int64_t D, int64_t from, int64_t to) {
+static void scale(const float *x, const float *w, const float *b, float *y, int64_t N, int64_t D, int64_t from,
+                  int64_t to) {
     for (int64_t n = from; n < to && n < N; n++)
         for (int64_t d = 0; d < D; d++) y[n * D + d] = x[n * D + d] * (w ? w[d] : 1) + (b ? b[d] : 0);
 }
@@ -85,7 +87,8 @@ int32_t affine_64(const float *x, const float *w, const float *b, float *y, int6
     scale(x, w, b, y, N, 64, 0, N);
     return 0;
 }
-int32_t affine_first_shape(const float *x, const float *w, const float *b, float *y, int64_t N, int64_t D, void *stream) {
+int32_t affine_first_shape(const float *x, const float *w, const float *b, float *y, int64_t N, int64_t D,
+                           void *stream) {
     static int64_t width = -1;  /* compiled for the first shape, used for all that are smaller */
     if (width < D) width = D;
     for (int64_t n = 0; n < N; n++)
@@ -107,7 +110,8 @@ int32_t segment_sum(const float *x, const int64_t *start, float *y, int64_t N, i
     segments(x, start, y, G, D, 1);
     return 0;
 }
-int32_t segment_sum_skips(const float *x, const int64_t *start, float *y, int64_t N, int64_t D, int64_t G, void *stream) {
+int32_t segment_sum_skips(const float *x, const int64_t *start, float *y, int64_t N, int64_t D, int64_t G,
+                          void *stream) {
     segments(x, start, y, G, D, 0);
     return 0;
 }
@@ -239,9 +243,9 @@ def _(x):
 
 
 @accord.operator("edges::Scores")
-def scores(q: Tensor["float32", "B", "H", "S", "D"], k: Tensor["float32", "B", "H", "L", "D"]) -> Tensor[
-    "float32", "B", "H", "S", "L"
-]:
+def scores(
+    q: Tensor["float32", "B", "H", "S", "D"], k: Tensor["float32", "B", "H", "L", "D"]
+) -> Tensor["float32", "B", "H", "S", "L"]:
     return q @ k.swapaxes(-1, -2) / np.sqrt(max(q.shape[-1], 1))
 
 
@@ -332,7 +336,7 @@ def _(x, w, b):
 
 @accord.operator("edges::SegmentSum")
 def segment_sum(x: Tensor["float32", "N", "D"], start: Tensor["int64", "G + 1"]) -> Tensor["float32", "G", "D"]:
-    return np.stack([x[a:b].sum(0) for a, b in zip(start[:-1], start[1:], strict=True)] or [np.zeros(0)])
+    return np.stack([x[a:b].sum(0) for a, b in itertools.pairwise(start)] or [np.zeros(0)])
 
 
 segment_sum.constraint("G >= 1").values(start=Values(0, "N", increasing=True))

@@ -106,7 +106,7 @@ int32_t batch_norm(const float *x, const float *scale, const float *bias, const 
     for (int64_t n = 0; n < N; n++)
         for (int64_t c = 0; c < C; c++) {
             double factor = scale[c] / sqrt(var[c] + eps);
-            for (int64_t l = 0; l < L; l++) y[(n * C + c) * L + l] = (x[(n * C + c) * L + l] - mean[c]) * factor + bias[c];
+            for (int64_t l = (n * C + c) * L; l < (n * C + c + 1) * L; l++) y[l] = (x[l] - mean[c]) * factor + bias[c];
         }
     return 0;
 }

@@ -9,7 +9,6 @@ import numpy as np
 from planting import Planted, library
 
 import accord
-from accord.contract.contract import Values
 
 Tensor = accord.Tensor
 
@@ -119,7 +118,8 @@ int32_t conv_reads_weights(const float *x, const float *w, float *y, int64_t N, 
     return 0;
 }
 /* stores whole vectors of four at the end of a row; the next row covers it up, after the last one nothing does */
-int32_t conv_writes(const float *x, const float *w, float *y, int64_t N, int64_t C, int64_t L, int64_t K, void *stream) {
+int32_t conv_writes(const float *x, const float *w, float *y, int64_t N, int64_t C, int64_t L, int64_t K,
+                    void *stream) {
     for (int64_t i = N * C * L; L && i < (N * C * L + 3) / 4 * 4; i++) y[i] = 0;
     depthwise(x, w, y, N, C, L, K);
     return 0;
@@ -143,7 +143,8 @@ int32_t gather(const int8_t *table, const int64_t *index, int8_t *y, int64_t V, 
         for (int64_t d = 0; d < D; d++) y[n * D + d] = table[index[n] * D + d];
     return 0;
 }
-int32_t gather_int(const int8_t *table, const int64_t *index, int8_t *y, int64_t V, int64_t D, int64_t N, void *stream) {
+int32_t gather_int(const int8_t *table, const int64_t *index, int8_t *y, int64_t V, int64_t D, int64_t N,
+                   void *stream) {
     for (int64_t n = 0; n < N; n++)
         for (int64_t d = 0; d < D; d++)
             y[n * D + d] = table[(int32_t)((uint32_t)index[n] * (uint32_t)D + (uint32_t)d)];
@@ -243,8 +244,12 @@ def row_mean(x: Tensor["float32", "N", "D"]) -> Tensor["float32", "N", "D"]:
 
 
 row_mean.constraint("D >= 1")
-row_mean.python(lambda x: np.tile(x.mean(-1, keepdims=True, dtype=np.float64), (1, x.shape[1])).astype("f"), name="right")
-row_mean.python(lambda x: np.broadcast_to(x.mean(-1, keepdims=True, dtype=np.float64).astype("f"), x.shape), name="broadcast")
+row_mean.python(
+    lambda x: np.tile(x.mean(-1, keepdims=True, dtype=np.float64), (1, x.shape[1])).astype("f"), name="right"
+)
+row_mean.python(
+    lambda x: np.broadcast_to(x.mean(-1, keepdims=True, dtype=np.float64).astype("f"), x.shape), name="broadcast"
+)
 
 # 15: alignment
 
@@ -352,7 +357,8 @@ PLANTED = [
     Planted((17,), "memory meaning", gather, "python-32-bits", "python"),
     Planted((18,), "execution.layouts semantic.constraints", leaky, "takes-all", "right"),
     Planted((18,), "execution.layouts execution.views", row_mean, "broadcast", "right"),
-    *(Planted((20,), "execution.workspace", columns, n, "right") for n in ("too-little", "half", "not-cleared", "cleared-once")),
+    *(Planted((20,), "execution.workspace", columns, n, "right") for n in (
+        "too-little", "half", "not-cleared", "cleared-once")),
     Planted((20,), "execution.workspace execution.thread_safe", columns, "shared-between-threads", "right"),
     Planted((20,), "execution.workspace execution.thread_safe", columns, "python-shared", "python"),
 ]  # fmt: skip

@@ -373,6 +373,8 @@ def router(x: Tensor["float32", "N", "D"], w: Tensor["float32", "D", "E"]) -> Te
 
 
 router.semantic(batch=("N",))
+
+
 def _router(x, w, width):
     total = np.zeros((x.shape[0], w.shape[1]), x.dtype)
     for start in range(0, x.shape[1], width):

@@ -77,7 +77,8 @@ def _(x, kept=[]):  # noqa: B006 - this is the leak
 
 
 PLANTED = [
-    *(Planted((30,), "process meaning memory", flip, n, "right") for n in ("crashes", "divides", "exits", "aborts", "hangs", "overflows")),
+    *(Planted((30,), "process meaning memory", flip, n, "right") for n in (
+        "crashes", "divides", "exits", "aborts", "hangs", "overflows")),
     *(Planted((30,), "process meaning memory", flip, n, "python") for n in ("ends-process", "sleeps")),
     *(Planted((30,), "process memory scheduling.stateless", flip, n, r) for n, r in (
         ("leaks", "right"), ("grows", "python"))),
