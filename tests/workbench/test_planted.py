@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from accord.contract.registry import unregister
+from accord.errors import AccordError
 
 FOLDER = Path(__file__).parent / "planted"
 FILES = sorted(p for p in FOLDER.glob("*.py") if p.stem != "planting")
@@ -76,3 +77,33 @@ def test_every_fault_that_needs_no_gpu_is_planted():
     bench = importlib.import_module("clock").FOR_BENCH
     planted = {n for _, p in PLANTED for n in p.faults} | {n for p in bench for n in p.faults}
     assert not wanted - planted
+
+
+def _measured(kernel):
+    from accord.workbench.measure import Wanted, measure
+
+    wanted = Wanted("clock::Bell", (str(FOLDER / "clock.py"),), {"N": (4096,)})
+    return measure(wanted, kernels=[kernel], runs=40, others=())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["lazy", "promise", "thread-finishes", "patches-clock", "after-return", "ends-only"])
+def test_the_bench_times_no_trick(kernel):
+    try:
+        failed = [f["label"] for f in _measured(kernel)["failed"]]
+    except AccordError as error:  # already the process of the reference has another clock
+        failed = [kernel] if "clock" in str(error) else []
+    assert any(label.startswith(kernel) for label in failed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["right", "python"])
+def test_the_bench_times_right_twins(kernel):
+    assert not _measured(kernel)["failed"]
+
+
+@pytest.mark.slow
+def test_the_first_call_is_no_part_of_the_times():
+    (times,) = (c for c in _measured("compiles-at-first-call")["candidates"] if c["label"] == "compiles-at-first-call")
+    assert times["first"] > 0.05
+    assert times["warm"]["p95"] < 0.05
