@@ -172,12 +172,10 @@ PLANTED = [
     Planted((36,), "meaning", bell, "lazy", "python"),
     Planted((36,), "meaning", bell, "promise", "python"),
     Planted((36,), "meaning scheduling.stateless", bell, "thread-finishes", "python"),
-    Planted((36,), "meaning", bell, "patches-clock", "python"),
-    Planted((36, 7), "execution.views scheduling.stateless meaning", bell, "remembers", "python"),
 ]
-#: Right when checked; `op bench` has to notice that the same input again costs less than a fresh one, or that the first
-#: call of a shape is not like the others.
+#: Right whenever called: what they do is for `op bench` to notice.
 FOR_BENCH = [
-    Planted((37,), "meaning", bell, "remembers", "python"),
-    Planted((38,), "meaning", bell, "compiles-at-first-call", "python"),
+    Planted((36,), "measuring", bell, "patches-clock", "python"),
+    Planted((37,), "measuring", bell, "remembers", "python"),
+    Planted((38,), "measuring", bell, "compiles-at-first-call", "python"),
 ]
