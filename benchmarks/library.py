@@ -103,8 +103,9 @@ def measure(name: str, case: Case, threads: int, seconds: float) -> dict[str, An
 
 def _ways(case: Case, threads: int, folder: Path) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
     """Everything that computes the case, by name."""
-    import accord
     from accord.cli.peers import peer
+
+    import accord
 
     ways: dict[str, Callable[[Mapping[str, Any]], Any]] = {"accord": accord.load(case.model, threads=threads)}
     for way, options in case.options.items():

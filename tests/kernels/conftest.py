@@ -1,5 +1,8 @@
-"""Fixtures."""
+"""A C compiler; operators that a test declares are unknown after it."""
 
+import pytest
+
+from accord.contract.registry import unregister, user_contracts
 from c_library import build
 
 __all__ = ["build"]
