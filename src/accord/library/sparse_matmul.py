@@ -56,6 +56,8 @@ def block_sparse_matmul(
     """
     b = wide(dense)
     high, across = blocks.shape[1:]
+    if not (len(starts) - 2) * high < rows <= (len(starts) - 1) * high:
+        raise ValueError(f"{len(starts) - 1} rows of blocks of {high} rows do not make {rows} rows")
     result = np.zeros(((len(starts) - 1) * high, b.shape[1]))
     for i in range(len(starts) - 1):
         for e in range(int(starts[i]), int(starts[i + 1])):
