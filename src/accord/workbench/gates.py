@@ -108,8 +108,6 @@ def _architectures(wanted: Wanted) -> Result:
             worker.close()
     if not found["kernels"]:
         return UNKNOWN, ("no kernel for a GPU is declared",)
-    if found["compiled"] is None:
-        return UNKNOWN, ("kernels for GPUs cannot be compiled here",)
     return compiled(found["compiled"])
 
 

@@ -85,21 +85,16 @@ class Runner:
 
     def architectures(self) -> dict[str, Any]:
         """Compile the kernels for GPUs, for every architecture; no GPU is needed."""
-        from importlib.util import find_spec
+        from accord.kernels.architectures import compile_report
 
         contract = _known(self.contract)
-        kernels = [k for k in contract.kernels if k.kind in ("triton", "cuda")]
-        if not kernels or find_spec("accord.kernels.architectures") is None:
-            return {"kernels": [k.name for k in kernels], "compiled": None}
-        from importlib import import_module
-
-        report = import_module("accord.kernels.architectures").compile_report
         compiled = [
             {"kernel": k.name, "architecture": c.architecture, "faults": list(c.faults), "spills": c.spills}
-            for k in kernels
-            for c in report(contract, k)
+            for k in contract.kernels
+            if k.kind in ("triton", "cuda")
+            for c in compile_report(contract, k)
         ]
-        return {"kernels": [k.name for k in kernels], "compiled": compiled}
+        return {"kernels": [k.name for k in contract.kernels if k.device == "cuda"], "compiled": compiled}
 
     # the process that is timed
 
