@@ -100,8 +100,10 @@ def ctc_greedy_decode(
 ) -> tuple[Tensor["int64", "N", "L"], Tensor["int64", "N"]]:
     """The labels of the best path, section 3.2: -1 behind the last one, and how many there are.
 
-    A ``blank`` that is no class means that there is none.
+    A ``blank`` that is no class means that there is none; without classes there is no label.
     """
+    if not logits.shape[-1]:
+        return _rows([[]] * logits.shape[1], len(logits))
     paths = logits.argmax(-1) if logits.size else np.zeros(logits.shape[:2], np.int64)
     return _rows([_collapsed(paths[: lengths[n], n], blank) for n in range(logits.shape[1])], len(logits))
 
@@ -119,7 +121,8 @@ def collapsed(b: Any, logits: Any, lengths: Any, *, blank: int) -> tuple[Any, An
     inside = b("Less", b("Unsqueeze", time, b.ints(0)), b("Unsqueeze", lengths, b.ints(1)))
     changed = b("Not", b("Equal", best, before))
     label = b("Not", b("Equal", best, b.const(np.array(blank, np.int64))))
-    keep = b("And", b("And", changed, label), inside)
+    real = b("Less", best, size(b, logits, 2))  # not so only where there is no class
+    keep = b("And", b("And", changed, b("And", label, real)), inside)
     number = b("CumSum", b("Cast", keep, to=int(ir.DataType.INT64)), one)
     place = b("Where", keep, b("Sub", number, one), steps)
     room = b("Expand", no_label, dims(b, batch, b("Add", steps, b.ints(1))))
@@ -163,13 +166,13 @@ def ctc_beam_decode(
 
 
 for _operator in (ctc_forward, ctc_loss, ctc_greedy_decode, ctc_beam_decode):
-    _operator.types(T=FLOATS).execution(accumulate=ACCUMULATE).constraint("C >= 1", "blank >= 0")
+    _operator.types(T=FLOATS).execution(accumulate=ACCUMULATE).constraint("blank >= 0")
     _operator.values(lengths=(0, "L"))
     _operator.semantic(batch=("N",), nan=NanPolicy.UNDEFINED)
     for _dtype in FLOATS:  # results are float32; the logits' own rounding is not the kernel's
         _operator.tolerance(_dtype, rtol=2e-5, atol=1e-4)
 for _operator in (ctc_forward, ctc_loss, ctc_beam_decode):
-    _operator.constraint("blank < C")
+    _operator.constraint("C >= 1", "blank < C")
 for _operator in (ctc_forward, ctc_loss):
     _operator.values(targets=(0, "C - 1"), target_lengths=(0, "S"))
 ctc_beam_decode.constraint("beams >= 1")

@@ -259,6 +259,8 @@ def make_inputs(
         rng = np.random.default_rng((case.seed, i))
         if p.name in own:
             made = np.ascontiguousarray(own[p.name])
+            if p.type in s.types and made.dtype.kind == "f":
+                made = made.astype(dtype)  # what makes examples is not told the type of the case
             if made.shape != shape or made.dtype != dtype:
                 raise ContractError(
                     f"the examples' '{p.name}' is not what the declaration says",

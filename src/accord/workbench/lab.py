@@ -84,7 +84,7 @@ class Lab:
     @property
     def graph(self) -> bool:
         """The kernel runs as part of a graph only."""
-        return self.subject.kind in ("expression", "composition")
+        return self.subject.kind in ("expression", "composition", "generated")
 
     @property
     def fixed(self) -> bool:

@@ -35,7 +35,7 @@ CONTIGUOUS = Layout()
 LIMIT, _EACH = 4.0, 1e-4
 #: Alignment of scratch memory, as the runtime gives it.
 _LINE = 64
-GRAPHS = ("expression", "composition")
+GRAPHS = ("expression", "composition", "generated")
 WRITERS = ("library", "tvm_ffi")
 
 
