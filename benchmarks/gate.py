@@ -155,7 +155,7 @@ def write(path: Path, repeats: list[dict[str, Any]]) -> None:
     """Write the repeats and what they come to."""
     totals: dict[str, Any] = {}
     for r in repeats:
-        name = f"{r['kernel']}, planted {r['planted']:.1%}, {'busy' if r['busy'] else 'quiet'} machine"
+        name = f"{r['kernel']}, planted {r['planted']:.1%}, {'load added' if r['busy'] else 'no load added'}"
         t = totals.setdefault(name, {"repeats": 0, "failed": 0, "largest_loss": -1.0, "least_loss": 1.0})
         t["repeats"] += 1
         t["failed"] += r["verdict"] == "fail"
