@@ -236,7 +236,7 @@ PLANTED = [
     Planted((2,), "meaning", mean_pool, "zero-mean", "right"),
     Planted((2,), "meaning", layer_norm, "without-weight", "two-passes"),
     Planted((3,), "meaning semantic.tolerance", loose_distance, "noise", "right", twin=distance),
-    Planted((4,), "meaning", softmax, "nothing", "right"),
+    Planted((4,), "meaning memory", softmax, "nothing", "right"),
     Planted((4,), "meaning", softmax, "freed", "shifted"),
     Planted((5,), "execution.in_place", rms_norm, "in-place", "right"),
     Planted((5,), "execution.in_place meaning", rms_norm, "erases", "right"),
