@@ -1,0 +1,259 @@
+"""Expressions as Triton.
+
+A value is a name of a block; every primitive becomes one line. Results have the bits that the CPU's kernels give: no
+product and sum are contracted but where an expression says so, division and square roots are rounded correctly, and
+functions are made of the same primitives. (Triton's interpreter rounds a fused multiply-add twice.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from accord.errors import CompileError
+from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits
+from accord.expr.math import expand
+
+__all__ = ["TYPES", "TritonPrinter", "literal"]
+
+#: Triton's element types; bool is a byte in memory.
+TYPES: Final = {
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "f32": "tl.float32",
+    "f64": "tl.float64",
+    "bool": "tl.int1",
+    **{f"i{n}": f"tl.int{n}" for n in (8, 16, 32, 64)},
+    **{f"u{n}": f"tl.uint{n}" for n in (8, 16, 32, 64)},
+}
+_LOWERED: Final = frozenset({"ldexp", "exponent", "mantissa", "rare"})
+_INFIX: Final = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"} | {
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+
+
+def literal(value: float | int | bool, dtype: str) -> str:
+    """A constant as a scalar of its type."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'tl.full([], float("{value}"), {TYPES[dtype]})'
+    if dtype == "bool":
+        return f"tl.full([], {int(value)}, tl.int1)"
+    return f"tl.full([], {value!r}, {TYPES[dtype]})"
+
+
+class TritonPrinter:
+    """Writes expressions as lines of a Triton function.
+
+    Values that were written are reused: one printer serves one place of a function and one set of operands.
+
+    Args:
+        lines: Receives the code.
+        prefix: Of the names that it makes.
+    """
+
+    def __init__(self, lines: list[str], prefix: str = "v") -> None:
+        self.lines = lines
+        self._prefix = prefix
+        self._count = 0
+        self._names: dict[Expr, str] = {}
+        self._operands: tuple[str, ...] = ()
+
+    def value(self, expr: Expr, operands: Sequence[str]) -> str:
+        """The name of the value of ``expr``.
+
+        Args:
+            expr: Primitives and functions.
+            operands: Names of its operands' values, in their types.
+
+        Raises:
+            CompileError: an operation is not known.
+        """
+        if tuple(operands) != self._operands:
+            self._operands = tuple(operands)
+            self._names.clear()
+        return self._write(expand(expr, lower=_LOWERED))
+
+    def _write(self, root: Expr) -> str:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            waiting = [a for a in node.args if a not in self._names]
+            if node in self._names or not waiting:
+                stack.pop()
+                if node not in self._names:
+                    self._names[node] = self._node(node)
+                continue
+            stack.extend(reversed(waiting))
+        return self._names[root]
+
+    def line(self, text: str) -> str:
+        """A new value."""
+        self._count += 1
+        name = f"{self._prefix}{self._count}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def _node(self, node: Expr) -> str:
+        if node.op == "operand":
+            return self._operands[int(node.value or 0)]
+        if node.op == "const":
+            assert node.value is not None
+            return self.line(literal(node.value, node.dtype))
+        a = [self._names[x] for x in node.args]
+        if node.op in _INFIX:
+            return self.line(f"{a[0]} {_INFIX[node.op]} {a[1]}")
+        writer = _WRITERS.get(node.op)
+        if writer is None:
+            raise CompileError(f"'{node.op}' is neither a primitive nor a function of expressions")
+        return writer(self, node, a)
+
+    # primitives
+
+    def _div(self, node: Expr, a: list[str]) -> str:
+        return self.line(f"tl.div_rn({a[0]}, {a[1]})" if node.dtype == "f32" else f"{a[0]} / {a[1]}")
+
+    def _fma(self, node: Expr, a: list[str]) -> str:
+        del node
+        return self.line(f"tl.fma({a[0]}, {a[1]}, {a[2]})")
+
+    def _neg(self, node: Expr, a: list[str]) -> str:
+        return self.line(f"{a[0]} * -1.0" if node.dtype in FLOATS else f"0 - {a[0]}")  # 0 - x has no -0
+
+    def _abs(self, node: Expr, a: list[str]) -> str:
+        return a[0] if node.dtype not in SIGNED | FLOATS else self.line(f"tl.abs({a[0]})")
+
+    def _extreme(self, node: Expr, a: list[str]) -> str:
+        x, y = a
+        if node.dtype == "bool":
+            return self.line(f"{x} {'&' if node.op == 'min' else '|'} {y}")
+        better = f"{x} {'<' if node.op == 'min' else '>'} {y}"
+        if node.dtype in FLOATS and node.args[0].op != "const":  # a constant NaN never wins, and is none of ours
+            better = f"({better}) | ({x} != {x})"
+        return self.line(f"tl.where({better}, {x}, {y})")
+
+    def _sqrt(self, node: Expr, a: list[str]) -> str:
+        return self.line(f"{'tl.sqrt_rn' if node.dtype == 'f32' else 'tl.sqrt'}({a[0]})")
+
+    def _rounded(self, node: Expr, a: list[str]) -> str:
+        x = a[0]
+        if node.op in ("floor", "ceil"):
+            return self.line(f"tl.{node.op}({x})")
+        if node.op == "trunc":
+            return self.line(f"tl.where({x} < 0, tl.ceil({x}), tl.floor({x}))")
+        # numbers of this size have no fraction: adding and taking away rounds to the nearest integer, ties to even
+        limit = literal(2.0**23 if node.dtype == "f32" else 2.0**52, node.dtype)
+        size = self.line(f"tl.abs({x})")
+        near = self.line(f"({size} + {limit}) - {limit}")
+        return self.line(f"tl.where({size} < {limit}, {self._with_sign(near, x, node.dtype)}, {x})")
+
+    def _with_sign(self, size: str, x: str, dtype: str) -> str:
+        """A number that is not negative, with the sign of ``x``."""
+        word = TYPES[f"i{bits(dtype)}"]
+        sign = self.line(f"{x}.to({word}, bitcast=True) & {-(1 << bits(dtype) - 1)}")
+        whole = self.line(f"{size}.to({word}, bitcast=True) | {sign}")
+        return self.line(f"{whole}.to({TYPES[dtype]}, bitcast=True)")
+
+    def _isnan(self, node: Expr, a: list[str]) -> str:
+        del node
+        return self.line(f"{a[0]} != {a[0]}")
+
+    def _select(self, node: Expr, a: list[str]) -> str:
+        del node
+        return self.line(f"tl.where({a[0]}, {a[1]}, {a[2]})")
+
+    def _not(self, node: Expr, a: list[str]) -> str:
+        if node.dtype == "bool":
+            return self.line(f"{a[0]} == 0")
+        ones = -1 if node.dtype in SIGNED else (1 << bits(node.dtype)) - 1
+        return self.line(f"{a[0]} ^ {literal(ones, node.dtype)}")
+
+    def _shift(self, node: Expr, a: list[str]) -> str:
+        size, unsigned = bits(node.dtype), TYPES[f"u{bits(node.dtype)}"]
+        count = node.args[1]
+        if count.op == "const" and count.value is not None and 0 <= count.value < size:
+            return self.line(f"{a[0]} {'<<' if node.op == 'shl' else '>>'} {int(count.value)}")
+        inside = self.line(f"{a[1]}.to({unsigned}, bitcast=True) < {size}")
+        near = self.line(f"tl.where({inside}, {a[1]}, {size - 1})")
+        moved = self.line(f"{a[0]} {'<<' if node.op == 'shl' else '>>'} {near}")
+        if node.op == "shr" and node.dtype in SIGNED:
+            return moved  # the last bit but the sign's is the sign all over
+        return self.line(f"tl.where({inside}, {moved}, {literal(0, node.dtype)})")
+
+    def _bitcast(self, node: Expr, a: list[str]) -> str:
+        return self.line(f"{a[0]}.to({TYPES[node.dtype]}, bitcast=True)")
+
+    def _quotient(self, node: Expr, a: list[str]) -> str:
+        """Of magnitudes, which the hardware and the interpreter divide alike."""
+        unsigned, signed = TYPES[f"u{bits(node.dtype)}"], node.dtype in SIGNED
+        x, y = a
+        if signed:
+            x, y = (self.line(f"tl.where({v} < 0, 0 - {v}, {v}).to({unsigned}, bitcast=True)") for v in a)
+        nothing = self.line(f"{y} == 0")
+        safe = self.line(f"tl.where({nothing}, 1, {y}).to({unsigned})")
+        found = self.line(f"{x} {'//' if node.op == 'idiv' else '%'} {safe}")
+        found = self.line(f"tl.where({nothing}, 0, {found}).to({unsigned})")
+        if not signed:
+            return found
+        found = self.line(f"{found}.to({TYPES[node.dtype]}, bitcast=True)")
+        negative = f"({a[0]} < 0) != ({a[1]} < 0)" if node.op == "idiv" else f"{a[0]} < 0"
+        return self.line(f"tl.where({negative}, 0 - {found}, {found})")
+
+    # conversions
+
+    def _cast(self, node: Expr, a: list[str]) -> str:
+        return self.convert(a[0], node.args[0].dtype, node.dtype)
+
+    def convert(self, x: str, source: str, target: str) -> str:
+        """``x`` as another type, as :func:`accord.expr.lang.cast` defines it."""
+        if source == target:
+            return x
+        if target == "bool":
+            return self.line(f"{x} != 0")
+        if source in ("f16", "bf16") and target in INTS:
+            x, source = self.line(f"{x}.to(tl.float32)"), "f32"
+        if target == "bf16" and source not in FLOATS:
+            x = self.line(f"{x}.to(tl.float32)")
+        if source not in FLOATS or target in FLOATS:
+            return self.line(f"{x}.to({TYPES[target]})")
+        if target == "u64":
+            return self._to_u64(x, source)
+        wide = "i64" if target in ("i64", "u32") else "i32"
+        whole = self._to_signed(x, source, wide)
+        return whole if wide == target else self.line(f"{whole}.to({TYPES[target]})")
+
+    def _to_signed(self, x: str, source: str, target: str) -> str:
+        """Toward zero; the lowest integer for what does not fit."""
+        size = bits(target) - 1
+        low = f"{x} > {literal(-(2.0**31) - 1, source)}" if (source, size) == ("f64", 31) else f"{x} >= {-(2.0**size)}"
+        inside = self.line(f"({low}) & ({x} < {2.0**size})")
+        whole = self.line(f"tl.where({inside}, {x}, 0.0).to({TYPES[target]})")
+        return self.line(f"tl.where({inside}, {whole}, {literal(-(1 << size), target)})")
+
+    def _to_u64(self, x: str, source: str) -> str:
+        top = self.line(f"{x} >= {2.0**63}")
+        low = self._to_signed(self.line(f"tl.where({top}, {x} - {2.0**63}, {x})"), source, "i64")
+        whole = self.line(f"tl.where({top}, {low} ^ {literal(-(1 << 63), 'i64')}, {low})")
+        return self.line(f"{whole}.to(tl.uint64, bitcast=True)")
+
+
+_Writer = Callable[[TritonPrinter, Expr, list[str]], str]
+_WRITERS: Final[dict[str, _Writer]] = {
+    "div": TritonPrinter._div,
+    "fma": TritonPrinter._fma,
+    "neg": TritonPrinter._neg,
+    "abs": TritonPrinter._abs,
+    "min": TritonPrinter._extreme,
+    "max": TritonPrinter._extreme,
+    "sqrt": TritonPrinter._sqrt,
+    **dict.fromkeys(("floor", "ceil", "round", "trunc"), TritonPrinter._rounded),
+    "isnan": TritonPrinter._isnan,
+    "select": TritonPrinter._select,
+    "not": TritonPrinter._not,
+    "shl": TritonPrinter._shift,
+    "shr": TritonPrinter._shift,
+    "bitcast": TritonPrinter._bitcast,
+    "idiv": TritonPrinter._quotient,
+    "irem": TritonPrinter._quotient,
+    "cast": TritonPrinter._cast,
+}
