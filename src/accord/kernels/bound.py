@@ -7,7 +7,7 @@ exactly as it is declared: what it accepts is not rearranged for it.
 from __future__ import annotations
 
 import functools
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -51,7 +51,7 @@ class BoundKernel:
         self.types = dict(types)
 
 
-class CallKernel(BoundKernel):
+class CallKernel(BoundKernel, ABC):
     """A kernel that returns its outputs: what the author wrote in Python."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class CallKernel(BoundKernel):
         """What it returned, as it is: nothing is copied or checked."""
 
 
-class WriteKernel(BoundKernel):
+class WriteKernel(BoundKernel, ABC):
     """A kernel that writes into memory that it is given."""
 
     def __call__(self, *call: Any, **named: Any) -> None:

@@ -9,6 +9,7 @@ import ctypes
 import functools
 import importlib
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,7 @@ class DeviceKernel(WriteKernel):
                     found=f"address {m.address:#x}",
                 )
 
+    @abstractmethod
     def start(
         self,
         inputs: Sequence[Memory | None],
@@ -192,7 +194,6 @@ class DeviceKernel(WriteKernel):
         stream: Any,
     ) -> None:
         """Start it on the current GPU, on memory there; nothing is waited for."""
-        raise NotImplementedError
 
     def emulate(
         self,
@@ -208,7 +209,7 @@ class DeviceKernel(WriteKernel):
         """
         del inputs, outputs, attributes, workspace
         architecture()
-        raise NotImplementedError
+        raise BackendError("kernels of this kind run on a GPU only", op=self.contract.semantic.qualified_name)
 
 
 def _span(array: np.ndarray[Any, Any]) -> tuple[int, int]:
