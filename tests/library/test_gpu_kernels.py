@@ -44,7 +44,7 @@ def wanted(operator, inputs, attributes):
     return result if isinstance(result, tuple) else (result,)
 
 
-@pytest.mark.parametrize(("name", "kernel", "dtype"), cases())
+@pytest.mark.parametrize(("name", "kernel", "dtype"), list(cases()))
 def test_kernel_agrees_with_the_definition(name, kernel, dtype):
     if kernel == "cuda" and not visible():
         pytest.skip("CUDA C++ runs on a GPU only, and there is none")

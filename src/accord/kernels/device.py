@@ -137,14 +137,14 @@ def launch(
 class DeviceKernel(WriteKernel):
     """A kernel for a GPU: on memory there, it is started on the given stream; on NumPy arrays, on copies there."""
 
-    def __call__(
+    def prepared(
         self,
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         attributes: Mapping[str, Any],
         workspace: Any = None,
         stream: Any = None,
-    ) -> None:
+    ) -> Callable[[], None]:
         """See :class:`~accord.kernels.bound.WriteKernel`.
 
         Memory of a GPU is whatever has ``__cuda_array_interface__``, or :class:`~accord.kernels.launch.Memory`;
@@ -157,11 +157,10 @@ class DeviceKernel(WriteKernel):
                 raise KernelError("a launch needs a stream", op=self.contract.semantic.qualified_name)
             memories = [memory_of(a) for a in arrays]
             count = len(inputs)
-            self.start(memories[:count], memories[count:-1], attributes, memories[-1], stream)
-        elif visible():
-            _on_copies(self.start, inputs, outputs, attributes, workspace)
-        else:
-            self.emulate(inputs, outputs, attributes, workspace)
+            return functools.partial(self.start, memories[:count], memories[count:-1], attributes, memories[-1], stream)
+        if visible():
+            return functools.partial(_on_copies, self.start, inputs, outputs, attributes, workspace)
+        return functools.partial(self.emulate, inputs, outputs, attributes, workspace)
 
     def _refuse(self, memories: Sequence[Memory | None]) -> None:
         """Raise for memory that the kernel's contract does not accept: a kernel for a GPU has no status to say so."""
