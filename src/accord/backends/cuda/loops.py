@@ -14,10 +14,10 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from accord.backends.cpu.loop_values import Form, Reduction, Result, form_of
-from accord.backends.cpu.loops import LoopProgram, Operand
-from accord.backends.cpu.nest import magnitude, merge_axes
 from accord.backends.cuda.printer import TYPES, TritonPrinter
+from accord.backends.loops.nest import magnitude, merge_axes
+from accord.backends.loops.program import LoopProgram, Operand
+from accord.backends.loops.values import Form, Reduction, Result, form_of
 from accord.errors import CompileError
 from accord.expr.lang import Expr, topological
 from accord.ir.dims import DimLike
