@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accord.backends.discovery import backend_named
+from accord.backends.discovery import backend_named, backends_for
 from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
 from accord.ir import dims as D
@@ -150,6 +150,9 @@ class Model:
         self._source = source
         self._compiled: Compiled | None = None
         self._lock = threading.Lock()
+        if options.device != "cpu":
+            for backend in backends_for(options.device, reference_only=options.reference):
+                backend.require()
         start = time.perf_counter()
         key = model_key(source, options) if options.device == "cpu" else None
         self.options = tuned(options, key)
