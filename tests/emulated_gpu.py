@@ -46,6 +46,8 @@ class EmulatedDevice:
     def free(self, address: int) -> None:
         del self.blocks[address]
 
+    pinned, free_pinned = allocate, free
+
     def to_device(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         ctypes.memmove(target, source, nbytes)
 
@@ -97,11 +99,13 @@ class EmulatedDevice:
 class EmulatedKernel:
     """Stands for :class:`accord.backends.cuda.program._Kernel`."""
 
-    def __init__(self, gpu: EmulatedDevice, code: KernelText, launch: CudaLaunch, table: np.ndarray) -> None:
-        self.gpu, self.code, self.launch, self.table = gpu, code, launch, table
+    def __init__(
+        self, gpu: EmulatedDevice, code: KernelText, launch: CudaLaunch, table: np.ndarray, refusal: int
+    ) -> None:
+        self.gpu, self.code, self.launch, self.table, self.refusal = gpu, code, launch, table, refusal
 
     def start(self, stream: Any) -> None:
-        addresses = self.table.tolist()
+        addresses = [*self.table.tolist(), *([self.refusal] if self.code.refuses else [])]
         self.gpu.do(lambda: self._interpreted(addresses))
 
     def _interpreted(self, addresses: list[int]) -> None:

@@ -65,8 +65,10 @@ def loop_phase(
         The phase, and the bytes of workspace that each thread needs.
 
     Raises:
-        CompileError: an output has no place for each of its elements.
+        CompileError: an output has no place for each of its elements, or places are computed.
     """
+    if any(o.lookups for o in program.operands) or any(o.lookups for o in program.outputs):
+        raise CompileError("the CPU's loops compute no places")
     nest = _Nest(program)
     code = nest.code()
     dims: list[DimLike] = list(nest.extents)

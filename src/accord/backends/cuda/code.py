@@ -51,7 +51,12 @@ class KernelText(ABC):
     @property
     @abstractmethod
     def pointers(self) -> tuple[str, ...]:
-        """The element type of each pointer, as expressions name it."""
+        """The element type of each pointer, as expressions name it: of the operands, then of the refusal."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether its last pointer is to a word that it writes if it meets data that it must refuse."""
+        return False
 
     @abstractmethod
     def text(self) -> str:

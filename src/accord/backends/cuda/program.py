@@ -17,12 +17,17 @@ import numpy as np
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of
 from accord.backends.cuda.driver import Device, argument_array
 from accord.backends.protocol import Array, Launch, Phase, Program
+from accord.errors import CompileError
 from accord.record import record
 
 __all__ = ["CudaProgram", "TransferCode"]
 
 #: Graphs that one part of a program keeps, by addresses of its operands.
 _GRAPHS: Final = 4
+#: Pointers that Triton adds to a kernel; they are null.
+_SCRATCH: Final = 2
+#: Bytes from one refusal to the next.
+_REFUSAL: Final = 16
 #: Runs with the same addresses before they become a graph.
 _REPEATS: Final = 2
 
@@ -41,16 +46,17 @@ class TransferCode:
 class _Kernel:
     """A launch whose arguments have fixed places in memory, into which addresses are written."""
 
-    def __init__(self, gpu: Device, code: KernelText, launch: CudaLaunch, table: Array) -> None:
+    def __init__(self, gpu: Device, code: KernelText, launch: CudaLaunch, table: Array, refusal: int) -> None:
         self._gpu = gpu
         self._code = code
         self._launch = launch
         self._table = table
         self._pointers = len(table)
         given = [n for n, hint in zip(launch.params, launch.hints, strict=True) if hint != "1"]
-        self._binaries: dict[bool, tuple[Any, int]] = {}
-        self._values, addresses = argument_array(self._pointers + len(given) + 2)
-        for k, n in enumerate(given):
+        self._functions: dict[bool, Any] = {}
+        rest = [*([refusal] if code.refuses else []), *given]
+        self._values, addresses = argument_array(self._pointers + len(rest) + _SCRATCH)
+        for k, n in enumerate(rest):
             self._values[self._pointers + k] = int(n)  # type: ignore[call-overload]
         self._addresses = addresses
         self._parameters = ctypes.addressof(addresses)
@@ -60,15 +66,38 @@ class _Kernel:
         """Start it on the operands that the table has now."""
         self._cells[:] = self._table
         aligned = not int(np.bitwise_or.reduce(self._table, initial=0)) & 15
-        found = self._binaries.get(aligned)
-        if found is None:
+        function = self._functions.get(aligned)
+        if function is None:
             binary = binary_of(Variant.of(self._code, self._launch, aligned=aligned), self._gpu.architecture)
-            found = self._binaries[aligned] = self._loaded(binary), binary.scratch
-        function, _ = found
+            function = self._functions[aligned] = self._loaded(binary)
         self._gpu.launch(function, self._launch.grid, self._parameters, stream)
 
     def _loaded(self, binary: Binary) -> Any:
+        if binary.scratch > _SCRATCH:
+            raise CompileError(f"kernel '{binary.name}' asks for scratch memory of Triton's own")
         return self._gpu.function(binary.cubin, binary.name, binary.threads, binary.shared)
+
+
+class Words:
+    """Words of the host's memory that kernels write.
+
+    Attributes:
+        address: Of the first.
+        values: All of them.
+    """
+
+    def __init__(self, gpu: Device, count: int) -> None:
+        self._gpu = gpu
+        self.address = gpu.pinned(count * _REFUSAL) if count else 0
+        memory = (
+            (ctypes.c_int32 * (count * _REFUSAL // 4)).from_address(self.address) if count else (ctypes.c_int32 * 0)()
+        )
+        self.values = np.ctypeslib.as_array(memory)[:: _REFUSAL // 4]
+        self.values[:] = 0
+
+    def __del__(self) -> None:
+        if self.address:
+            self._gpu.free_pinned(self.address)
 
 
 class _Copy:
@@ -137,7 +166,9 @@ class CudaProgram(Program):
         self._singles: list[_Kernel | _Copy] = []
         self._parts: list[_Part | _Copy] = []
         waiting: list[tuple[_Kernel, Array]] = []
-        for (phase, launch), table in zip(launches, operands, strict=True):
+        self._checked = [k for k, (p, _) in enumerate(launches) if isinstance(p.code, KernelText) and p.code.refuses]
+        self._refusals = Words(gpu, len(launches) if self._checked else 0)
+        for number, ((phase, launch), table) in enumerate(zip(launches, operands, strict=True)):
             if isinstance(phase.code, TransferCode):
                 self._close(waiting)
                 copy = _Copy(gpu, phase.code, launch, table)
@@ -146,7 +177,7 @@ class CudaProgram(Program):
                 continue
             assert isinstance(phase.code, KernelText)
             assert isinstance(launch, CudaLaunch)
-            kernel = _Kernel(gpu, phase.code, launch, table)
+            kernel = _Kernel(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
             self._singles.append(kernel)
             waiting.append((kernel, table))
         self._close(waiting)
@@ -157,11 +188,23 @@ class CudaProgram(Program):
             waiting.clear()
 
     def run(self) -> int:
-        """Start all phases; -1. What is copied to the host is there when it returns."""
+        """Start all phases; the number of the first that refused its data, else -1.
+
+        What is copied to the host is there when it returns.
+        """
         self._gpu.enter()
         for part in self._parts:
             part.start(self._stream)
         self._gpu.wait(self._stream)
+        return self._refused() if self._checked else -1
+
+    def _refused(self) -> int:
+        words = self._refusals.values
+        for k in self._checked:
+            if words[k]:
+                words[:] = 0
+                self.refusal = 1
+                return k
         return -1
 
     def run_timed(self, seconds: Array) -> int:
@@ -179,4 +222,4 @@ class CudaProgram(Program):
             gpu.record(event, self._stream)
         gpu.wait(self._stream)
         seconds[:] = [gpu.seconds(a, b) for a, b in itertools.pairwise(events)]
-        return -1
+        return self._refused() if self._checked else -1

@@ -29,7 +29,25 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["LoopProgram", "Lowered", "Operand", "Output", "elements", "lowered", "pointwise", "program_phase"]
+__all__ = ["Lookup", "LoopProgram", "Lowered", "Operand", "Output", "elements", "lowered", "pointwise", "program_phase"]
+
+
+@record
+class Lookup:
+    """A part of an operand's or output's place that is computed: ``index * stride`` elements.
+
+    Attributes:
+        index: An i64 of values before this one that wait for no reduction.
+        stride: Elements from one index to the next.
+        size: Of the axis that is looked up.
+        outside: What an index that is not from 0 to ``size - 1`` means: "refuse": it counts from the end where it is
+            negative, else the run fails; "skip": the element is :attr:`Operand.other`, or is not stored.
+    """
+
+    index: Expr
+    stride: DimLike
+    size: DimLike
+    outside: str = "refuse"
 
 
 @record
@@ -40,19 +58,32 @@ class Operand:
         dtype: Element type in memory; "i64" of a position.
         access: Over all axes of the program.
         memory: False: the value is its position.
+        lookups: Computed parts of its place. Not every device's loops have them.
+        other: What it is where a lookup is skipped.
     """
 
     dtype: str
     access: Access
     memory: bool = True
+    lookups: tuple[Lookup, ...] = ()
+    other: float | int = 0
 
 
 @record
 class Output:
-    """What is stored: an expression and where its elements lie. Its strides are 0 along reduced axes, or on none."""
+    """What is stored: an expression and where its elements lie. Its strides are 0 along reduced axes, or on none.
+
+    Attributes:
+        expr: What is stored.
+        access: Where.
+        lookups: Computed parts of the place. Not every device's loops have them.
+        combine: "" or how it joins what is there: "add", "min", "max"; several may meet at one place.
+    """
 
     expr: Expr
     access: Access
+    lookups: tuple[Lookup, ...] = ()
+    combine: str = ""
 
 
 @record
