@@ -30,9 +30,11 @@ class LoopWriter:
         self.count = 0
 
     def emit(self, text: str) -> None:
+        """One more line, at the depth where it stands."""
         self.lines.append("    " * self.depth + text)
 
     def module(self) -> str:
+        """The text of the module."""
         k = self.k
         names = [f"p{i}" for i, s in enumerate(k.streams) if s.memory]
         names += ["refusal"] if k.refuses else []
