@@ -23,6 +23,7 @@ from accord.plan.types import TensorType
 from accord.runtime import control
 from accord.runtime.frame import Arena, Frame, Segment, disagreement, orders_for
 from accord.runtime.growth import refuse_growth
+from accord.runtime.returned import ReturnedMemory
 from accord.runtime.watch import WATCH, Running
 
 __all__ = ["Executor"]
@@ -55,6 +56,9 @@ class Executor:
         self._uploaded: dict[int, Block] = {}
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._arenas: list[Arena] = []
+        #: Runs that were under way at the same time.
+        self._abreast = 0
+        self._returned = ReturnedMemory()
         self._solved: dict[Any, tuple[tuple[int, ...], dict[str, int]]] = {}
         #: Inputs of one integer that are symbols of the plan.
         names = [plan.slots[i].name for i in plan.inputs]
@@ -168,7 +172,7 @@ class Executor:
         """Bytes of the arenas that are kept, those of body graphs too."""
         with self._lock:
             own = sum(a.nbytes for a in self._arenas)
-        return own + sum(c.held() for c in self.children.values())
+        return own + self._returned.held() + sum(c.held() for c in self.children.values())
 
     def trim(self) -> int:
         """Give memory that no run uses back to the system; returns the number of bytes."""
@@ -176,7 +180,8 @@ class Executor:
             freed = sum(a.nbytes for a in self._arenas)
             self._arenas.clear()
             self._frames.clear()
-        return freed + sum(c.trim() for c in self.children.values())
+            self._abreast = 0
+        return freed + self._returned.trim() + sum(c.trim() for c in self.children.values())
 
     def _sizes(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> tuple[tuple[int, ...], dict[str, int]]:
         """Values of the plan's symbols, as the key of a frame and by name; remembered for shapes that were met."""
@@ -268,13 +273,18 @@ class Executor:
             frame = free.pop() if free else None
             if free is not None:
                 self._frames.move_to_end(key)
-            arena = self._arenas.pop() if self._arenas else Arena()
+            if self._arenas:
+                arena = self._arenas.pop()
+            else:
+                arena = Arena()
+                self._abreast += 1
         if frame is None:
             self.prepare()
             constants = {i: b.address for i, b in self._uploaded.items()}
             frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
         if attach:
             frame.attach(arena)
+            self._returned.limit = max(self._returned.limit, frame.returned_bytes * self._abreast)
         return frame, arena
 
     def _give_back(self, frame: Frame, arena: Arena) -> None:
@@ -327,7 +337,7 @@ class Executor:
                 return DeviceArray.empty(given, shape, dtype)
         if given is not None and given.shape == shape:
             return given
-        return self.device.new_output(shape, dtype)
+        return np.zeros(shape, dtype) if self.device.zeros else self._returned.array(shape, dtype)
 
     def run_segment(
         self,

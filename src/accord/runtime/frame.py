@@ -98,6 +98,7 @@ class Frame:
     Attributes:
         key: The symbols' values.
         returned: Shape of each output whose size is known before the run.
+        returned_bytes: Of all memory that is returned, as far as it is known before the run.
         arena_bytes: Arena in the host's memory that a run needs.
         space_bytes: Arenas in other memories that it needs, by space.
         segments: In order.
@@ -143,6 +144,7 @@ class Frame:
         self._constants = constants or {}
         self._memories = {b.memory.space: b.memory for b in backends.values() if b.memory is not None}
         self._space_bases: dict[str, int] = {}
+        self.returned_bytes = sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
         self._refuse_too_large(nbytes)
         self._base = 0
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
@@ -201,7 +203,7 @@ class Frame:
     def _refuse_too_large(self, nbytes: Mapping[int, int]) -> None:
         """What no machine of this size can hold; asking for it could end the process instead of raising an error."""
         plan = self.plan
-        needed = self.arena_bytes + sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
+        needed = self.arena_bytes + self.returned_bytes
         needed += max((self._scratch(step) for step in plan.steps if isinstance(step.kernel, HostKernel)), default=0)
         if needed > physical_memory():
             largest = max(nbytes, key=lambda i: nbytes[i])
@@ -243,8 +245,8 @@ class Frame:
         """Slots that a Python step touches, or that are returned."""
         plan = self.plan
         used = set(plan.outputs)
-        for step in plan.steps:
-            if step.late or not isinstance(step.kernel, NativeKernel):
+        for index, step in enumerate(plan.steps):
+            if step.late or not (isinstance(step.kernel, NativeKernel) or self._is_free(index)):
                 used.update(step.inputs)
                 used.update(step.outputs)
                 used.update(c for b in step.bodies for c in b.captured)
