@@ -1,0 +1,241 @@
+"""Tiles of contractions: which are sensible for a problem and a device, and what a launch with one needs.
+
+The order is that of a rough model of time: of what a multiprocessor multiplies, what it reads through the second-level
+cache, and what a tile costs beside; a result of few tiles leaves multiprocessors idle. The model only has to bring the
+best few to the front; a runtime measures those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
+from accord.expr.lang import bits
+from accord.record import record
+
+__all__ = ["Device", "Start", "Tile", "candidates", "launches", "workspace"]
+
+
+@record
+class Device:
+    """What tiles are chosen for.
+
+    Attributes:
+        architecture: 90 for sm_90.
+        shared: Bytes of shared memory that a block may use.
+        processors: Multiprocessors.
+    """
+
+    architecture: int
+    shared: int
+    processors: int
+
+
+@record
+class Tile:
+    """How a contraction is cut.
+
+    Attributes:
+        m: Rows of a tile.
+        n: Columns.
+        k: Elements of the last depth axis in a step.
+        warps: Of a program.
+        stages: Steps that are in flight.
+        group: Rows of tiles that go together.
+        splits: Parts of a sum.
+        flat: All depth axes are walked as one.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: int = 4
+    stages: int = 3
+    group: int = 8
+    splits: int = 1
+    flat: bool = False
+
+
+@record
+class Start:
+    """One start of a function of a kernel's module.
+
+    Attributes:
+        entry: Its name.
+        grid: Programs.
+        constants: Compile-time parameters.
+        warps: Of a program.
+        stages: For the compiler.
+    """
+
+    entry: str
+    grid: tuple[int, int, int]
+    constants: tuple[tuple[str, int | bool], ...]
+    warps: int
+    stages: int
+
+
+#: Tile of the kernel that adds parts.
+_ADDING: Final = Tile(8, 128, 16, 4, 1)
+#: Sums that a thread finishes at once, if there are more.
+_HELD: Final = 64
+#: Most parts of a sum, and the fewest steps that are worth a part.
+_MOST_SPLITS, _FEWEST_STEPS = 16, 2
+
+
+def launches(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> tuple[Start, ...]:
+    """What has to be started, in order; nothing if the result is empty.
+
+    Args:
+        kernel: The kernel.
+        tile: How it is cut.
+        sizes: Values of the kernel's ``names``.
+    """
+    p = kernel.problem(sizes)
+    if not p.batch * p.m * p.n:
+        return ()
+    values = dict(zip(kernel.names, sizes, strict=True))
+    sized = {n: values[n] for n in kernel.sized}
+    multiply, add = kernel.entries
+    starts = [_start(multiply, kernel, tile, p, sized, tile.splits)]
+    if tile.splits > 1:
+        starts.append(_start(add, kernel, _ADDING, p, sized, tile.splits))
+    return tuple(starts)
+
+
+def _start(entry: str, kernel: ContractionKernel, tile: Tile, p: Problem, sized: dict[str, int], splits: int) -> Start:
+    constants: dict[str, int | bool] = {
+        **sized,
+        "BM": tile.m,
+        "BN": tile.n,
+        "BK": tile.k,
+        "GROUP": tile.group,
+        "SPLITS": splits,
+        "PARTS": min(4, max(1, tile.m * tile.n // (32 * tile.warps * _HELD))),
+        "FLAT": tile.flat,
+        "EVEN_M": p.m % tile.m == 0,
+        "EVEN_N": p.n % tile.n == 0,
+        "EVEN_K": (p.k if tile.flat else p.inner) % tile.k == 0,
+        **{name: math.gcd(size, 16) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner))},
+        **{f"v{i}": width for i, width in enumerate(p.widths)},
+    }
+    tiles = -(-p.m // tile.m) * -(-p.n // tile.n) * p.batch
+    parts = splits if entry == kernel.entries[0] else 1
+    return Start(entry, (tiles, parts, 1), tuple(constants.items()), tile.warps, tile.stages)
+
+
+def workspace(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> int:
+    """Bytes of the parts of split sums."""
+    p = kernel.problem(sizes)
+    if tile.splits == 1:
+        return 0
+    return tile.splits * p.batch * p.m * p.n * bits(accumulator(kernel.product)) // 8
+
+
+# which tiles
+
+
+#: Products of f16 in a multiprocessor and a cycle, by architecture (the newest that is not newer).
+_PRODUCTS: Final = {70: 512, 80: 1024, 86: 512, 90: 2048, 100: 4096, 120: 1024}
+#: Bytes that a multiprocessor gets through the cache in a cycle; cycles that a program takes beside its steps, and
+#: a step beside its products and bytes; cycles until the second kernel of split sums has started.
+_BYTES, _BEGIN, _STEP, _LAUNCH = 40.0, 2200.0, 60.0, 3500.0
+_SHAPES: Final = (
+    (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (32, 128), (64, 32), (64, 64), (64, 128), (64, 256),
+    (128, 32), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128),
+)  # fmt: skip
+#: Products of a type beside those of f16.
+_SHARE: Final = {"f16": 1.0, "bf16": 1.0, "i8": 2.0, "f32": 1 / 16, "f64": 1 / 32}
+
+
+def candidates(kernel: ContractionKernel, sizes: Sequence[int], device: Device, most: int = 6) -> tuple[Tile, ...]:
+    """Tiles for a problem, the one by rule first.
+
+    Args:
+        kernel: The kernel.
+        sizes: Values of the kernel's ``names``.
+        device: What it runs on.
+        most: How many.
+    """
+    p = kernel.problem(sizes)
+    ranked = sorted((_cycles(kernel, p, device, t), i, t) for i, t in enumerate(_sensible(kernel, p, device)))
+    shapes: set[tuple[int, int]] = set()
+    first, others = [], []
+    for _, _, tile in ranked:  # the best of each shape, then others
+        (others if (tile.m, tile.n) in shapes else first).append(tile)
+        shapes.add((tile.m, tile.n))
+    half = (most + 1) // 2
+    return (*first[:half], *others[: most - half])
+
+
+def _sensible(kernel: ContractionKernel, p: Problem, device: Device) -> Iterator[Tile]:
+    item = max(bits(kernel.product), bits(kernel.a.own.dtype), bits(kernel.b.own.dtype)) // 8
+    exact = kernel.product == "f64" or (kernel.product == "f32" and kernel.precision == "ieee")
+    flat = kernel.axes[3] > 1 and p.inner < 16
+    for m, n in _SHAPES:
+        if (m > 16 and m >= 2 * p.m) or (n > 32 and n >= 2 * p.n) or (exact and m * n > 64 * 64):
+            continue
+        warps = min(8, max(4, m * n * (2 if kernel.product == "f64" else 1) // (32 * _HELD)))
+        depths = (16, 32) if exact else (128 // item,) if m * n > 64 * 64 else (256 // item, 128 // item)
+        length = p.k if flat else p.inner
+        for k in sorted({min(k, max(32 // item, _power(length))) for k in depths}):
+            most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
+            steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
+            for stages in range(max(2, most - 1), most + 1):
+                for splits in _splits(p, m, n, steps, device):
+                    yield Tile(m, n, k, warps, stages, 8, splits, flat)
+
+
+def _splits(p: Problem, m: int, n: int, steps: int, device: Device) -> Iterator[int]:
+    """Numbers of parts: one, and, where tiles are few, those with which they fill the device."""
+    yield 1
+    tiles = -(-p.m // m) * -(-p.n // n) * p.batch
+    splits = 2
+    while splits <= _MOST_SPLITS and tiles * splits <= 2 * device.processors and steps >= splits * _FEWEST_STEPS:
+        yield splits
+        splits *= 2
+
+
+def _cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> float:
+    """Roughly how long a problem takes."""
+    item = bits(kernel.a.own.dtype) / 8
+    newest = max(a for a in _PRODUCTS if a <= device.architecture)
+    share = _SHARE[kernel.product] * (8 if kernel.product == "f32" and kernel.precision != "ieee" else 1)
+    # whole rates need tiles that the matrix units take as they are, and enough of them for each word read
+    rate = (
+        _PRODUCTS[newest]
+        * share
+        * (1.0 if t.m >= 64 else 0.5)
+        * math.sqrt(math.sqrt(min(1.0, t.m * t.n / (128 * 128))))
+    )
+    steps = -(-p.k // t.k) if t.flat else p.outer * -(-p.inner // t.k)
+    steps = -(-steps // t.splits)
+    held = t.stages * (t.m + t.n) * t.k * item + 1024
+    together = max(
+        1, min(int((device.shared + 1024) // held), 64 // t.warps, 65536 // (32 * t.warps * (40 + _sums(t))))
+    )
+    tiles = -(-p.m // t.m) * -(-p.n // t.n) * p.batch * t.splits
+    waves = -(-tiles // (device.processors * together))
+    busy = min(together, -(-tiles // device.processors))  # programs of a multiprocessor that share it
+    latency = 700.0 / max(1, t.stages - 1)
+    a_step = max(
+        busy * t.m * t.n * t.k / rate + _STEP * busy,
+        busy * (t.m + t.n) * t.k * item / _BYTES,
+        latency,
+    )
+    total: float = waves * (_BEGIN + steps * a_step)
+    if t.splits > 1:
+        written = 8.0 * t.splits * p.batch * p.m * p.n
+        total += _LAUNCH + written / (device.processors * _BYTES / 2)
+    return total
+
+
+def _power(n: int) -> int:
+    """The least power of two that is not below ``n``."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _sums(t: Tile) -> int:
+    return t.m * t.n // (32 * t.warps)
