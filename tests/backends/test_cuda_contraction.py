@@ -52,7 +52,9 @@ tiles = st.builds(
 
 
 def tile_for(tile, kernel):
-    """``flat`` means something only where there are several depth axes."""
+    """``flat`` means something only where there are several depth axes; sums that are made across are not split."""
+    if kernel.across:
+        return Tile(tile.m, tile.n, tile.k)
     return tile if kernel.axes[3] > 1 else Tile(tile.m, tile.n, tile.k, splits=tile.splits, group=tile.group)
 
 
@@ -197,6 +199,25 @@ def test_convolutions(folder, case, tile, dtype, last, seed):
     agrees(out.values, expected, size, dtype)
 
 
+@given(st.integers(1, 3), st.sampled_from([1, 5, 40]), st.sampled_from([1, 7, 40]), st.integers(1, 4), st.data())
+@FEW
+def test_products_made_across(folder, columns, batch, rows, depth, data):
+    """Many small products, of any strides, also of an operand that repeats; long sums are not unrolled."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    depth = data.draw(st.sampled_from([depth, 60]))
+    groups = ((batch,), (rows,), (columns,), (depth,))
+    repeated = data.draw(st.sampled_from([(), (0,), (1,), (2,)]))
+    a, b = Tensor(rng, "f16", (batch, rows, depth), repeated), Tensor(rng, "f32", (batch, depth, columns))
+    out = Tensor(rng, "f32", (batch, rows, columns))
+    kernel, dims = contraction_kernel(
+        *groups, Factor("f16", a.access, cast(operand(0, "f16"), "f32") + 1.0), Factor("f32", b.access), out.access,
+        operand(0, "f32"), across=True,
+    )  # fmt: skip
+    run(folder, kernel, evaluated(dims), Tile(16, 32, 16), [a, b, out])
+    wide = a.values.astype(np.float64) + 1
+    agrees(out.values, product(wide, b.values, groups), product(abs(wide), abs(b.values), groups), "f32")
+
+
 def symbolic_linear():
     m, k = D.symbol("m"), D.symbol("k")
     kernel, dims = contraction_kernel(
@@ -252,17 +273,19 @@ def image(channels, size):
     return Access((size * size * channels, 1, size * channels, channels))
 
 
-def conv2d(dtype, images, channels, size, taps, columns, step=1):
+def conv2d(dtype, images, channels, size, taps, columns, step=1, groups=1):
     pad = taps // 2
     outputs = (size + 2 * pad - taps) // step + 1
     total = call("max", operand(0, "f32") + cast(operand(1, dtype), "f32"), const(0.0, "f32"))
-    weights = Access((1, columns, taps * channels * columns, channels * columns))
+    total_columns = columns * groups
+    weights = Access((1, total_columns, taps * channels * total_columns, channels * total_columns))
     made = Convolution(
-        images, 1, channels, columns, (size, size), (outputs, outputs), (taps, taps), (step, step), (1, 1), (pad, pad)
-    )
+        images, groups, channels, columns, (size, size), (outputs, outputs), (taps, taps), (step, step), (1, 1),
+        (pad, pad),
+    )  # fmt: skip
     return made.kernel(
-        Factor(dtype, image(channels, size)), Factor(dtype, weights), image(columns, outputs), cast(total, dtype),
-        [Extra(dtype, Access((0, 1, 0, 0)))],
+        Factor(dtype, image(channels * groups, size)), Factor(dtype, weights), image(total_columns, outputs),
+        cast(total, dtype), [Extra(dtype, Access((0, 1, 0, 0)))],
     )  # fmt: skip
 
 
@@ -277,6 +300,7 @@ PROBLEMS = {
     "int8": linear("i8", 512, 512, 512, act=False),
     "convolution": conv2d("f16", 32, 64, 56, 3, 64),
     "convolution of few channels": conv2d("f16", 8, 3, 224, 7, 64, 2),
+    "depthwise": conv2d("f16", 2, 1, 56, 3, 1, groups=96),
 }
 
 
@@ -320,3 +344,6 @@ def test_faults_are_named():
         contraction_kernel((), (8,), (8,), (8,), a, b, Access((8, 1)), operand(0, "f32"), precision="fast")
     with pytest.raises(CompileError, match="not those of its axes"):
         contraction_kernel((3,), (8,), (8,), (8,), a, b, Access((8, 1)), operand(0, "f32"))
+    kernel, dims = PROBLEMS["depthwise"]
+    with pytest.raises(CompileError, match="not split"):
+        launches(kernel, Tile(16, 16, 16, splits=2), list(dims))

@@ -10,6 +10,9 @@ and the result may be stored in another order of axes. A convolution is a contra
 and whose depth is taps and channels: an element of A then counts only where its pixel lies within the image, which is
 what a :class:`Window` says of a pair of a row axis and a depth axis.
 
+Where products are too small for matrix units (a group of few channels), they are made *across*: batch axes lie along
+the columns of a tile with those of B, and elements are multiplied one by one.
+
 A program of the grid makes a tile of the result. Few tiles with long sums are *split*: each program sums a part of the
 depth into a workspace, and a second kernel adds the parts, always in the same order, and applies the epilogue.
 """
@@ -31,16 +34,29 @@ from accord.ir.strides import Access
 from accord.record import record
 
 __all__ = [
+    "BATCH",
+    "COLUMNS",
+    "DEPTH",
+    "ROWS",
     "ContractionKernel",
     "Factor",
     "FactorPattern",
     "Pattern",
+    "Problem",
     "Window",
     "WindowPattern",
     "accumulator",
     "contraction_kernel",
 ]
 
+#: Groups of axes.
+BATCH, ROWS, COLUMNS, DEPTH = range(4)
+_Share = tuple[int, int, int]
+#: Groups that A, B and the result have; and those that A has where products are made across.
+_OF_A: Final = (BATCH, ROWS, DEPTH)
+_OF_B: Final = (BATCH, DEPTH, COLUMNS)
+_OF_C: Final = (BATCH, ROWS, COLUMNS)
+_A_ACROSS: Final = (COLUMNS, ROWS, DEPTH)
 #: Types that are multiplied, and those in which products are summed.
 _SUMS: Final = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "i8": "i32"}
 #: How float32 is multiplied: as such, rounded to TF32, or as three products of TF32.
@@ -151,6 +167,7 @@ class ContractionKernel:
         expr: Of the sum (operand 0, in its type) and the extras.
         windows: See :class:`Window`.
         precision: Of products of float32: "ieee", "tf32", "tf32x3".
+        across: Batch axes are among the column axes, A has columns too, and elements are multiplied one by one.
     """
 
     axes: tuple[int, int, int, int]
@@ -161,18 +178,24 @@ class ContractionKernel:
     expr: Expr
     windows: tuple[WindowPattern, ...]
     precision: str
+    across: bool = False
 
     @property
     def symbol(self) -> str:
         """Name by content."""
         exprs = [e.key for e in (self.a.expr, self.b.expr, self.expr)]
-        text = f"{self.axes};{self.patterns};{len(self.a.extras)};{exprs};{self.windows};{self.precision}"
+        text = f"{self.axes};{self.patterns};{len(self.a.extras)};{exprs};{self.windows};{self.precision};{self.across}"
         return f"contraction_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
         """In the order of pointers: A, B, A's extras, B's extras, extras, output."""
         return (self.a.own, self.b.own, *self.a.extras, *self.b.extras, *self.extras, self.out)
+
+    @property
+    def shares(self) -> tuple[tuple[int, int, int], ...]:
+        """For each pattern its three groups of axes."""
+        return _shares(len(self.a.extras), len(self.b.extras), len(self.extras), across=self.across)
 
     @property
     def product(self) -> str:
@@ -196,8 +219,11 @@ class ContractionKernel:
 
     @property
     def sized(self) -> tuple[str, ...]:
-        """Names of the integers that are compiled in: sizes of depth axes by which positions are divided."""
-        first, last = sum(self.axes[:3]) + 1, sum(self.axes)
+        """Names of the integers that are compiled in: sizes of depth axes by which positions are divided.
+
+        Across it is those of all of them.
+        """
+        first, last = sum(self.axes[:3]) + (not self.across), sum(self.axes)
         return tuple(f"e{a}" for a in range(first, last))
 
     @property
@@ -254,15 +280,6 @@ class Problem:
 # from strides to a kernel
 
 
-@record
-class _Walked:
-    """A tensor's strides by group of axes."""
-
-    dtype: str
-    strides: tuple[Shape, Shape, Shape]
-    offset: DimLike
-
-
 def contraction_kernel(
     batch: Shape,
     rows: Shape,
@@ -275,6 +292,8 @@ def contraction_kernel(
     extras: Sequence[Extra] = (),
     windows: Sequence[Window] = (),
     precision: str = "ieee",
+    *,
+    across: bool = False,
 ) -> tuple[ContractionKernel, tuple[DimLike, ...]]:
     """The kernel for a contraction, and the integers that its launch needs, in the order of its ``names``.
 
@@ -290,6 +309,7 @@ def contraction_kernel(
         extras: Further operands, over the axes of the result.
         windows: Where A's elements count; at most one for each axis.
         precision: How float32 is multiplied: "ieee", "tf32" or "tf32x3".
+        across: For small products of a large batch: elements are multiplied one by one, not matrices.
 
     Raises:
         CompileError: types are not multiplied, or do not agree.
@@ -300,62 +320,78 @@ def contraction_kernel(
     accumulator(left.dtype)
     if precision not in _PRECISIONS:
         raise CompileError("this is no way to multiply", expected=", ".join(_PRECISIONS), found=precision)
-    groups = {"batch": batch, "rows": rows, "columns": columns, "depth": depth}
-    of_a, of_b, of_c = ("batch", "rows", "depth"), ("batch", "depth", "columns"), ("batch", "rows", "columns")
-    walked = [_split(a.dtype, a.access, of_a, groups), _split(b.dtype, b.access, of_b, groups)]
-    walked += [_split(x.dtype, x.access, of_a, groups) for x in a.extras]
-    walked += [_split(x.dtype, x.access, of_b, groups) for x in b.extras]
-    walked += [_split(x.dtype, x.access, of_c, groups) for x in extras]
-    walked.append(_split(expr.dtype, out, of_c, groups))
-    shares = [of_a, of_b, *[of_a] * len(a.extras), *[of_b] * len(b.extras), *[of_c] * (len(extras) + 1)]
-    places = {"rows": [w.row for w in windows], "depth": [w.depth for w in windows]}
-    sizes: dict[str, Shape] = {}
-    found: dict[str, dict[int, Shape]] = {}
-    moved: dict[str, list[int]] = {}
-    for name, own in groups.items():
-        users = [i for i, share in enumerate(shares) if name in share]
-        strides = [walked[i].strides[shares[i].index(name)] for i in users]
-        sizes[name], merged, moved[name] = _merged(own, strides, places.get(name, []), least=int(name != "batch"))
-        found[name] = dict(zip(users, merged, strict=True))
+    groups = (batch, rows, columns, depth)
+    tensors = [(a.dtype, a.access, _OF_A), (b.dtype, b.access, _OF_B)]
+    tensors += [(x.dtype, x.access, _OF_A) for x in a.extras]
+    tensors += [(x.dtype, x.access, _OF_B) for x in b.extras]
+    tensors += [(x.dtype, x.access, _OF_C) for x in (*extras, Extra(expr.dtype, out))]
+    strides = [_split(access, share, groups) for _, access, share in tensors]
+    if across:
+        nothing = (0,) * len(columns)
+        strides = [_moved(own, own.get(COLUMNS, nothing)) for own in strides]
+        groups = ((), rows, (*batch, *columns), depth)
+    shares = _shares(len(a.extras), len(b.extras), len(extras), across=across)
+    windowed = {ROWS: [w.row for w in windows], DEPTH: [w.depth for w in windows]}
+    sizes: list[Shape] = []
+    places: dict[int, list[int]] = {}
+    for group, own in enumerate(groups):
+        users = [i for i, share in enumerate(shares) if group in share]
+        extents, merged, places[group] = _merged(own, [strides[i][group] for i in users], windowed.get(group, []))
+        if not extents and group != BATCH:
+            extents, merged = (1,), [(0,) for _ in users]
+        sizes.append(extents)
+        for i, found in zip(users, merged, strict=True):
+            strides[i][group] = found
     patterns: list[Pattern] = []
     numbers: list[DimLike] = []
-    for i, (w, share) in enumerate(zip(walked, shares, strict=True)):
-        kinds, steps = zip(*(_kinds(sizes[name], found[name][i]) for name in share), strict=True)
-        patterns.append(Pattern(w.dtype, (kinds[0], kinds[1], kinds[2])))
-        numbers += [w.offset, *itertools.chain(*steps)]
+    for (dtype, access, _), walk, share in zip(tensors, strides, shares, strict=True):
+        kinds, steps = zip(*(_kinds(sizes[group], walk[group]) for group in share), strict=True)
+        patterns.append(Pattern(dtype, (kinds[0], kinds[1], kinds[2])))
+        numbers += [access.offset, *itertools.chain(*steps)]
     first, second = 2 + len(a.extras), 2 + len(a.extras) + len(b.extras)
     kernel = ContractionKernel(
-        (len(sizes["batch"]), len(sizes["rows"]), len(sizes["columns"]), len(sizes["depth"])),
+        (len(sizes[BATCH]), len(sizes[ROWS]), len(sizes[COLUMNS]), len(sizes[DEPTH])),
         FactorPattern(patterns[0], tuple(patterns[2:first]), left),
         FactorPattern(patterns[1], tuple(patterns[first:second]), right),
         tuple(patterns[second:-1]),
         patterns[-1],
         expr,
-        tuple(WindowPattern(r, d) for r, d in zip(moved["rows"], moved["depth"], strict=True)),
+        tuple(WindowPattern(r, d) for r, d in zip(places[ROWS], places[DEPTH], strict=True)),
         precision,
+        across,
     )
     limits = [x for w in windows for x in (w.step, w.dilation, w.pad, w.size)]
-    return kernel, (*(s for name in groups for s in sizes[name]), *limits, *numbers)
+    return kernel, (*itertools.chain(*sizes), *limits, *numbers)
 
 
-def _split(dtype: str, access: Access, share: Sequence[str], groups: dict[str, Shape]) -> _Walked:
-    parts, at = [], 0
-    for name in share:
-        parts.append(access.strides[at : at + len(groups[name])])
-        at += len(groups[name])
+def _shares(of_a: int, of_b: int, of_c: int, *, across: bool) -> tuple[_Share, ...]:
+    """Groups of axes of A, B, ``of_a`` extras of A, ``of_b`` of B, ``of_c`` of the result, and the result."""
+    left = _A_ACROSS if across else _OF_A
+    return (left, _OF_B, *[left] * of_a, *[_OF_B] * of_b, *[_OF_C] * (of_c + 1))
+
+
+def _split(access: Access, share: _Share, groups: Sequence[Shape]) -> dict[int, Shape]:
+    """Strides by group."""
+    parts, at = {}, 0
+    for group in share:
+        parts[group] = access.strides[at : at + len(groups[group])]
+        at += len(groups[group])
     if at != len(access.strides):
         raise CompileError("a tensor's strides are not those of its axes", expected=at, found=len(access.strides))
-    return _Walked(dtype, (parts[0], parts[1], parts[2]), access.offset)
+    return parts
+
+
+def _moved(strides: dict[int, Shape], columns: Shape) -> dict[int, Shape]:
+    """Batch axes put before ``columns``."""
+    return strides | {BATCH: (), COLUMNS: (*strides[BATCH], *columns)}
 
 
 def _merged(
-    sizes: Shape, strides: Sequence[Shape], windowed: Sequence[int], least: int
-) -> tuple[Shape, list[Shape], list[int]]:
+    sizes: Shape, strides: Sequence[Shape], windowed: Sequence[int]
+) -> tuple[Shape, Sequence[Shape], list[int]]:
     """The axes of a group, merged where all tensors allow it; for each of ``windowed`` its new number, or -1."""
     labels = [axis if axis in windowed else -1 for axis in range(len(sizes))]
     extents, merged, kept = merge_axes(sizes, [Access(s) for s in strides], labels)
-    if len(extents) < least:
-        return (1,), [(0,) for _ in strides], [-1] * len(windowed)
     return extents, [m.strides for m in merged], [kept.index(axis) if axis in kept else -1 for axis in windowed]
 
 

@@ -10,11 +10,19 @@ Names: ``c0 ...`` coordinates along the axes, ``m n k which`` positions in the g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from accord.backends.cuda.contraction import ContractionKernel, FactorPattern, accumulator
+from accord.backends.cuda.contraction import (
+    BATCH,
+    COLUMNS,
+    DEPTH,
+    ROWS,
+    ContractionKernel,
+    FactorPattern,
+    accumulator,
+)
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.expr.lang import FLOATS, topological
 
@@ -36,9 +44,10 @@ CONSTANTS: Final = (
     "VN",
     "VK",
 )
-_BATCH, _ROWS, _COLUMNS, _DEPTH = range(4)
+#: Taps up to which products of elements are written out.
+_UNROLLED: Final = 49
 _FLAT_NAMES: Final = ("which", "m", "n", "k")
-_SIDE: Final = {_ROWS: "[:, None]", _COLUMNS: "[None, :]"}
+_SIDE: Final = {ROWS: "[:, None]", COLUMNS: "[None, :]"}
 
 
 def module_of(kernel: ContractionKernel) -> str:
@@ -76,9 +85,7 @@ class _Writer:
         self.count = 0
         ends = [sum(kernel.axes[:g]) for g in range(5)]
         self.axes = [list(range(ends[g], ends[g + 1])) for g in range(4)]
-        of_a, of_b, of_c = (_BATCH, _ROWS, _DEPTH), (_BATCH, _DEPTH, _COLUMNS), (_BATCH, _ROWS, _COLUMNS)
-        extra_a, extra_b = len(kernel.a.extras), len(kernel.b.extras)
-        self.shares = [of_a, of_b, *[of_a] * extra_a, *[of_b] * extra_b, *[of_c] * (len(kernel.extras) + 1)]
+        self.shares = kernel.shares
 
     @contextmanager
     def indented(self, head: str) -> Iterator[None]:
@@ -123,7 +130,7 @@ class _Writer:
         """Whether anything asks for the coordinates of a group one by one."""
         if len(self.axes[group]) < 2:
             return False
-        if self.k.windows and group in (_ROWS, _DEPTH):
+        if self.k.windows and group in (ROWS, DEPTH):
             return True
         owners = [i for i, share in enumerate(self.shares) if group in share]
         return any(axis >= 0 for i in owners for axis, _ in self.steps(i, group))
@@ -146,18 +153,18 @@ class _Writer:
         for i, p in enumerate(self.k.patterns):
             for name in (f"o{i}", *(f"s{i}_{j}" for j in range(p.strides))):
                 self.emit(f"{name} = {name} // v{i} * v{i}")
-        for name, group, width in (("M", _ROWS, "VM"), ("N", _COLUMNS, "VN")):
+        for name, group, width in (("M", ROWS, "VM"), ("N", COLUMNS, "VN")):
             self.emit(f"{name} = {' * '.join(f'e{a}' for a in self.axes[group])} // {width} * {width}")
 
     def place(self) -> None:
         """The tile of a program."""
         self.sizes()
-        self.emit("products = " + (" * ".join(f"e{a}" for a in self.axes[_BATCH]) or "1"))
+        self.emit("products = " + (" * ".join(f"e{a}" for a in self.axes[BATCH]) or "1"))
         self.emit("tile = tl.program_id(0)")
         self.emit("down = tl.cdiv(M, BM)")
         self.emit("across = tl.cdiv(N, BN)")
         self.emit("which = 0")
-        if self.axes[_BATCH]:
+        if self.axes[BATCH]:
             self.emit("which = tile // (down * across)")
             self.emit("tile = tile % (down * across)")
         # tiles of GROUP rows go together, so that what they read stays in the cache
@@ -172,11 +179,12 @@ class _Writer:
 
     def begin(self, tensors: Sequence[int]) -> None:
         """Where tensors begin in a tile."""
-        for group in (_BATCH, _ROWS, _COLUMNS):
+        for group in (BATCH, ROWS, COLUMNS):
             self.coordinates(group)
         for i in tensors:
-            self.emit(f"b{i} = " + " + ".join([f"tl.cast(o{i}, tl.int64)", *self.terms(i, _BATCH)]))
-            for group in (_ROWS, _COLUMNS):
+            moved = self.terms(i, BATCH) if BATCH in self.shares[i] else []
+            self.emit(f"b{i} = " + " + ".join([f"tl.cast(o{i}, tl.int64)", *moved]))
+            for group in (ROWS, COLUMNS):
                 if group in self.shares[i] and (terms := self.terms(i, group)):
                     self.emit(f"r{i}_{group} = {' + '.join(terms)}")
 
@@ -188,7 +196,9 @@ class _Writer:
         self.begin(range(len(self.shares) - 1 - len(self.k.extras)))
         acc = TYPES[accumulator(self.k.product)]
         self.emit(f"acc = tl.zeros([BM, BN], {acc})")
-        if len(self.axes[_DEPTH]) == 1:
+        if self.k.across:
+            self.sum_across()
+        elif len(self.axes[DEPTH]) == 1:
             self.sum(flat=False)
         else:
             with self.indented("if FLAT:"):
@@ -202,18 +212,18 @@ class _Writer:
 
     def part(self, number: str) -> str:
         """Where a part of this tile lies in the workspace."""
-        which = f"({number}).to(tl.int64) * products" + (" + which" if self.axes[_BATCH] else "")
+        which = f"({number}).to(tl.int64) * products" + (" + which" if self.axes[BATCH] else "")
         return f"(({which}) * M + m)[:, None] * N + n[None, :]"
 
     def sum(self, *, flat: bool) -> None:
-        axes, last = self.axes[_DEPTH], f"e{self.axes[_DEPTH][-1]}"
+        axes, last = self.axes[DEPTH], f"e{self.axes[DEPTH][-1]}"
         several = len(axes) > 1
         outer = " * ".join(f"e{a}" for a in axes[:-1]) or "1"
         self.emit(f"K = {outer} * {last}" if flat else f"K = {last} // VK * VK")
         self.emit("blocks = (K + BK - 1) // BK")
         self.emit("total = blocks" if flat or not several else f"total = {outer} * blocks")
         self.emit("step = tl.arange(0, BK)")
-        owners = [i for i, share in enumerate(self.shares) if _DEPTH in share]
+        owners = [i for i, share in enumerate(self.shares) if DEPTH in share]
         if not flat:
             for i in owners:
                 stride = self.inner(i)
@@ -225,28 +235,35 @@ class _Writer:
             if flat:
                 self.emit("k = number * BK + step")
                 self.emit("k_in = tl.full([BK], 1, tl.int1) if EVEN_K else k < K")
-                self.coordinates(_DEPTH)
+                self.coordinates(DEPTH)
                 for i in owners:
-                    if terms := self.terms(i, _DEPTH):
+                    if terms := self.terms(i, DEPTH):
                         self.emit(f"d{i} = {' + '.join(terms)}")
             else:
                 self.scalars(last, owners)
-            self.windows(flat=flat)
-            a = self.factor(self.k.a, 0, [2 + i for i in range(len(self.k.a.extras))], "a_in", flat=flat)
-            first = 2 + len(self.k.a.extras)
-            b = self.factor(self.k.b, 1, [first + i for i in range(len(self.k.b.extras))], "b_in", flat=flat)
+            self.emit("a_in = m_in[:, None] & k_in[None, :]")
+            self.emit("b_in = k_in[:, None] & n_in[None, :]")
+            self.windows("a_in", lambda axis: self.step_taps(axis, flat=flat))
+            a = self.factor(self.k.a, 0, lambda i: self.load_factor(i, "a_in", flat=flat), "a_in")
+            b = self.factor(self.k.b, 1, lambda i: self.load_factor(i, "b_in", flat=flat), "b_in")
             precision = f', input_precision="{self.k.precision}"' if self.k.product == "f32" else ""
             acc = TYPES[accumulator(self.k.product)]
             self.emit(f"acc = tl.dot({a}, {b}, acc, out_dtype={acc}{precision})")
 
     def inner(self, i: int) -> str | None:
         """The name of a tensor's stride along the last depth axis; None if it repeats."""
-        last = self.axes[_DEPTH][-1]
-        return next((s for axis, s in self.steps(i, _DEPTH) if axis in (-1, last)), None)
+        last = self.axes[DEPTH][-1]
+        return next((s for axis, s in self.steps(i, DEPTH) if axis in (-1, last)), None)
+
+    def step_taps(self, axis: int, *, flat: bool) -> tuple[str, str]:
+        """The numbers of a step along a depth axis, and how they are spread over A's tile."""
+        if flat:
+            return f"c{axis}", "[None, :]"
+        return (f"c{axis} + step", "[None, :]") if axis == self.axes[DEPTH][-1] else (f"c{axis}", "")
 
     def scalars(self, last: str, owners: Sequence[int]) -> None:
         """Of a step along the last axis: the coordinates along the others, and where tensors are read."""
-        axes = self.axes[_DEPTH]
+        axes = self.axes[DEPTH]
         if len(axes) == 1:
             self.emit("start = number * BK")
             self.emit("k = start")
@@ -261,47 +278,82 @@ class _Writer:
         self.emit(f"c{axes[-1]} = start")
         self.emit("k_in = tl.full([BK], 1, tl.int1) if EVEN_K else start + step < K")
         for i in owners:
-            if terms := self.terms(i, _DEPTH, scalar=True):
+            if terms := self.terms(i, DEPTH, scalar=True):
                 self.emit(f"f{i} = {' + '.join(terms)}")
 
-    def windows(self, *, flat: bool) -> None:
-        """Which elements of a step's tiles count."""
-        last = self.axes[_DEPTH][-1]
-        self.emit("a_in = m_in[:, None] & k_in[None, :]")
-        self.emit("b_in = k_in[:, None] & n_in[None, :]")
+    def sum_across(self) -> None:
+        """Products of elements: a row of B with a tile of A for each number of the depth axes."""
+        self.emit(f"TAPS: tl.constexpr = {' * '.join(f'e{a}' for a in self.axes[DEPTH])}")
+        self.emit("a_in = m_in[:, None] & n_in[None, :]")
+        for head in (f"if TAPS <= {_UNROLLED}:", "else:"):
+            taps = "tl.static_range(TAPS)" if head[:2] == "if" else "range(TAPS)"
+            with self.indented(head), self.indented(f"for tap in {taps}:"):
+                self.tap()
+
+    def tap(self) -> None:
+        """One number of the depth axes."""
+        acc = TYPES[accumulator(self.k.product)]
+        self.emit("k = tl.zeros([], tl.int32) + tap")
+        self.coordinates(DEPTH)
+        for i, share in enumerate(self.shares):
+            if DEPTH in share and (terms := self.terms(i, DEPTH)):
+                self.emit(f"f{i} = {' + '.join(terms)}")
+        self.emit("there = a_in")
+        self.windows("there", lambda axis: (f"c{axis}", ""))
+        a = self.factor(self.k.a, 0, lambda i: self.load_across(i, "there"), "there")
+        b = self.factor(self.k.b, 1, lambda i: self.load_across(i, "n_in[None, :]"), "n_in[None, :]")
+        self.emit(f"acc += {a}.to({acc}) * {b}.to({acc})")
+
+    def load_across(self, i: int, mask: str) -> str:
+        """The name of a tile of A, or of a row of B."""
+        base = f"b{i}" if self.repeats(i, DEPTH) else f"b{i} + f{i}"
+        groups = [(g, name) for g, name in ((ROWS, "m"), (COLUMNS, "n")) if g in self.shares[i]]
+        parts = [f"{name} * 0" if self.repeats(i, g) else f"r{i}_{g}" for g, name in groups]
+        within = " + ".join(f"({part}){_SIDE[g]}" for part, (g, _) in zip(parts, groups, strict=True))
+        return self.loaded(i, f"p{i} + ({base}) + ({within})", mask)
+
+    def windows(self, mask: str, tap: Callable[[int], tuple[str, str]]) -> None:
+        """Take from ``mask`` the elements of A that do not count.
+
+        Args:
+            mask: Its name.
+            tap: The numbers along a depth axis, and how they are spread over a tile.
+        """
         for w, window in enumerate(self.k.windows):
             at = f"tl.zeros([1, 1], tl.int32) - w{w}_pad"
             if window.row >= 0:
-                at = f"(c{self.axes[_ROWS][window.row]} * w{w}_step - w{w}_pad)[:, None]"
+                at = f"(c{self.axes[ROWS][window.row]} * w{w}_step - w{w}_pad)[:, None]"
             if window.depth >= 0:
-                axis = self.axes[_DEPTH][window.depth]
-                tap = f"c{axis} + step" if axis == last and not flat else f"c{axis}"
-                wide = "[None, :]" if flat or axis == last else ""
-                at += f" + (({tap}) * w{w}_dilation){wide}"
+                numbers, spread = tap(self.axes[DEPTH][window.depth])
+                at += f" + (({numbers}) * w{w}_dilation){spread}"
             self.emit(f"y{w} = {at}")
-            self.emit(f"a_in = a_in & (y{w} >= 0) & (y{w} < w{w}_size)")
+            self.emit(f"{mask} = {mask} & (y{w} >= 0) & (y{w} < w{w}_size)")
 
-    def factor(self, f: FactorPattern, own: int, extras: Sequence[int], mask: str, *, flat: bool) -> str:
-        """The name of the tile of A or of B."""
-        tile = self.load_factor(own, mask, flat=flat)
+    def factor(self, f: FactorPattern, own: int, load: Callable[[int], str], mask: str) -> str:
+        """The name of what is multiplied of A or of B."""
+        loaded = [load(i) for i in (own, *self.extras_of(own))]
         if f.expr.op == "operand":
-            return tile
-        names = [tile, *(self.load_factor(i, mask, flat=flat) for i in extras)]
-        value = self.printer().value(f.expr, names)
+            return loaded[0]
+        value = self.printer().value(f.expr, loaded)
         zero = "0.0" if f.expr.dtype in FLOATS else "0"
         # of an element that does not count the expression may be anything
         return self.named(f"tl.where({mask}, {value}, {zero}).to({TYPES[f.expr.dtype]})")
 
+    def extras_of(self, own: int) -> range:
+        """Numbers of the extras of A (0) or B (1)."""
+        first = 2 + len(self.k.a.extras) * own
+        return range(first, first + len((self.k.b if own else self.k.a).extras))
+
     def load_factor(self, i: int, mask: str, *, flat: bool) -> str:
-        left = self.shares[i] == (_BATCH, _ROWS, _DEPTH)
-        group, sides = (_ROWS, ("[:, None]", "[None, :]")) if left else (_COLUMNS, ("[None, :]", "[:, None]"))
+        left = self.shares[i] == (BATCH, ROWS, DEPTH)
+        group, sides = (ROWS, ("[:, None]", "[None, :]")) if left else (COLUMNS, ("[None, :]", "[:, None]"))
         base = [f"b{i}"]
-        if not flat and not self.repeats(i, _DEPTH):
+        if not flat and not self.repeats(i, DEPTH):
             base.append(f"f{i}")
         parts = []
         if not self.repeats(i, group):
             parts.append(f"r{i}_{group}{sides[0]}")
-        if not self.repeats(i, _DEPTH) if flat else self.inner(i):
+        if not self.repeats(i, DEPTH) if flat else self.inner(i):
             parts.append(f"d{i}{sides[1]}")
         within = " + ".join(parts) or "0"
         if len(parts) < 2:
@@ -367,17 +419,17 @@ class _Writer:
             value = f"tl.broadcast_to({value}, [BM, BC])"
         if self.k.expr.dtype == "bool":
             value = f"({value}).to(tl.int8)"
-        for group, name in ((_ROWS, "m"), (_COLUMNS, "n")):
+        for group, name in ((ROWS, "m"), (COLUMNS, "n")):
             if self.repeats(last, group):  # of one element
                 self.emit(f"r{last}_{group} = {name} * 0")
-        at = f"p{last} + b{last} + (r{last}_{_ROWS}[:, None] + r{last}_{_COLUMNS}[None, :])"
+        at = f"p{last} + b{last} + (r{last}_{ROWS}[:, None] + r{last}_{COLUMNS}[None, :])"
         self.emit(f"tl.store({at}, {value}, mask=m_in[:, None] & n_in[None, :])")
 
     def extra(self, i: int) -> str:
         """The name of a further operand's values: a tile, a column, a row, or one."""
-        sides = [g for g in (_ROWS, _COLUMNS) if not self.repeats(i, g)]
+        sides = [g for g in (ROWS, COLUMNS) if not self.repeats(i, g)]
         parts = [f"r{i}_{g}{_SIDE[g]}" for g in sides]
-        masks = [{_ROWS: "m_in", _COLUMNS: "n_in"}[g] + _SIDE[g] for g in sides]
+        masks = [{ROWS: "m_in", COLUMNS: "n_in"}[g] + _SIDE[g] for g in sides]
         at = f"p{i} + b{i}" + (f" + ({' + '.join(parts)})" if parts else "")
         return self.loaded(i, at, " & ".join(masks))
 

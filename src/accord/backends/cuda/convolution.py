@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from accord.backends.cpu.epilogue import Extra
 from accord.backends.cuda.contraction import ContractionKernel, Factor, Window, contraction_kernel
@@ -13,6 +14,9 @@ from accord.ir.strides import Access
 from accord.record import record
 
 __all__ = ["Convolution"]
+
+#: Products of a group at one tap, up to which they are made one by one.
+_SMALL: Final = 16
 
 
 @record
@@ -79,7 +83,15 @@ class Convolution:
             [Extra(e.dtype, self._result(e.access)) for e in extras],
             self._windows(),
             precision,
+            across=self.across,
         )
+
+    @property
+    def across(self) -> bool:
+        """Whether groups are too small for matrix units: depthwise convolutions, and those of few channels."""
+        if not isinstance(self.channels, int) or not isinstance(self.columns, int):
+            return False
+        return self.groups != 1 and self.channels * self.columns <= _SMALL
 
     def _windows(self) -> list[Window]:
         """Of those axes along which a tap may lie outside of the input."""

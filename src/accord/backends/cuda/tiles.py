@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
+from accord.errors import CompileError
 from accord.expr.lang import bits
 from accord.record import record
 
@@ -92,7 +93,12 @@ def launches(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> tup
         kernel: The kernel.
         tile: How it is cut.
         sizes: Values of the kernel's ``names``.
+
+    Raises:
+        CompileError: the tile splits sums that are made across.
     """
+    if kernel.across and tile.splits > 1:
+        raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
     p = kernel.problem(sizes)
     if not p.batch * p.m * p.n:
         return ()
@@ -160,9 +166,12 @@ def candidates(kernel: ContractionKernel, sizes: Sequence[int], device: Device, 
         most: How many.
     """
     p = kernel.problem(sizes)
+    if kernel.across:
+        return _across(p, device)[:most]
     ranked = sorted((_cycles(kernel, p, device, t), i, t) for i, t in enumerate(_sensible(kernel, p, device)))
     shapes: set[tuple[int, int]] = set()
-    first, others = [], []
+    first: list[Tile] = []
+    others: list[Tile] = []
     for _, _, tile in ranked:  # the best of each shape, then others
         (others if (tile.m, tile.n) in shapes else first).append(tile)
         shapes.add((tile.m, tile.n))
@@ -170,16 +179,28 @@ def candidates(kernel: ContractionKernel, sizes: Sequence[int], device: Device, 
     return (*first[:half], *others[: most - half])
 
 
+def _across(p: Problem, device: Device) -> tuple[Tile, ...]:
+    """Tiles of products that are made one by one: as wide as the columns, and enough of them."""
+    n = min(64, max(16, _power(p.n)))
+    enough = max(1, p.m * -(-p.n // n) // (4 * device.processors))
+    m = max(1, min(4096 // n, _power(enough)))
+    shapes = ((m, n), (max(1, m // 2), n), (m * 2, n), (m * 2, max(8, n // 2)), (max(1, m // 4), n))
+    return tuple(dict.fromkeys(Tile(m, n, 16, 4 if m * n > 512 else 1, 1) for m, n in shapes))
+
+
 def _sensible(kernel: ContractionKernel, p: Problem, device: Device) -> Iterator[Tile]:
     item = max(bits(kernel.product), bits(kernel.a.own.dtype), bits(kernel.b.own.dtype)) // 8
     exact = kernel.product == "f64" or (kernel.product == "f32" and kernel.precision == "ieee")
     flat = kernel.axes[3] > 1 and p.inner < 16
+    narrow = any(p.widths[i] * bits(x.own.dtype) < 32 for i, x in enumerate((kernel.a, kernel.b)))
     for m, n in _SHAPES:
         if (m > 16 and m >= 2 * p.m) or (n > 32 and n >= 2 * p.n) or (exact and m * n > 64 * 64):
             continue
         warps = min(8, max(4, m * n * (2 if kernel.product == "f64" else 1) // (32 * _HELD)))
         depths = (16, 32) if exact else (128 // item,) if m * n > 64 * 64 else (256 // item, 128 // item)
         length = p.k if flat else p.inner
+        if narrow:  # elements that are read one by one are held in registers
+            depths = (max(16, min(64, 32 * 32 * warps // m)),)
         for k in sorted({min(k, max(32 // item, _power(length))) for k in depths}):
             most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
             steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
