@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,10 @@ def resnet50(images: int) -> list[Problem]:
         found.append(conv(images, width, inner, 1, 4 * width, 1, blocks))
         found.append(conv(images, 4 * width, inner, 1, width, 1, blocks - 1))
         before, size = 4 * width, inner
-    return found
+    merged: dict[str, Problem] = {}
+    for p in found:
+        merged.setdefault(p.name, replace(p, count=0)).count += p.count
+    return list(merged.values())
 
 
 def problems(only: str) -> list[Problem]:
@@ -251,11 +254,13 @@ def starter(p: Problem, inputs: Inputs, made: Sequence[Any], scratch: Any) -> Ca
     ready = []
     for start, built in made:
         arguments = [(kind, values[n]) for n, kind in zip(built.passed, built.kinds, strict=True)]
-        ready.append((start, built, [*arguments, *[("p", 0)] * built.scratch]))
+        described = torch.empty(math.prod(start.grid) * built.scratch_bytes + 1, dtype=torch.uint8, device="cuda")
+        added = [("p", described.data_ptr()), ("p", 0)][: built.scratch]
+        ready.append((start, built, [*arguments, *added], described))
 
     def begin() -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        for start, built, arguments in ready:
+        for start, built, arguments, _ in ready:
             launch(
                 built.cubin, built.name, stream, start.grid, (built.threads, 1, 1), built.shared, arguments,
                 built.cluster,
@@ -266,8 +271,9 @@ def starter(p: Problem, inputs: Inputs, made: Sequence[Any], scratch: Any) -> Ca
 
 def shown(tile: Tile) -> str:
     """A tile in short."""
-    parts = f"/{tile.splits}" if tile.splits > 1 else ""
-    return f"{tile.m}x{tile.n}x{tile.k} w{tile.warps} s{tile.stages}{parts}{' flat' if tile.flat else ''}"
+    words = [f"{tile.m}x{tile.n}x{tile.k}", f"w{tile.warps}", f"s{tile.stages}"]
+    words += [f"/{tile.splits}"] * (tile.splits > 1) + ["flat"] * tile.flat + ["tma"] * tile.described
+    return " ".join(words)
 
 
 def measured(p: Problem, tried: Sequence[tuple[Tile, Any]]) -> dict[str, Any]:

@@ -156,6 +156,26 @@ def test_weights_as_codes(folder, n, k, seed, tile):
     agrees(out.values, product(*wide, groups), product(*map(np.abs, wide), groups), "f32")
 
 
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("orders", [((0, 1, 2), (0, 1, 2)), ((0, 2, 1), (0, 1, 2)), ((0, 1, 2), (0, 2, 1))])
+def test_descriptors(folder, orders, splits):
+    """Either axis of A and of B may be that of the neighbours; tiles reach beyond all edges."""
+    b, m, n, k = 2, 40, 56, 72
+    rng = np.random.default_rng(5)
+    a, w = (Tensor(rng, "f16", s, order=o) for s, o in zip(((b, m, k), (b, k, n)), orders, strict=True))
+    out, scale = Tensor(rng, "f32", (b, m, n)), Tensor(rng, "f32", (b, m, k), repeated=(0, 2))
+    scaled = cast(cast(operand(0, "f16"), "f32") * operand(1, "f32"), "f16")
+    kernel, dims = contraction_kernel(
+        (b,), (m,), (n,), (k,), Factor("f16", a.access, scaled, (Extra("f32", scale.access),)),
+        Factor("f16", w.access), out.access, operand(0, "f32"),
+    )  # fmt: skip
+    assert kernel.describable
+    run(folder, kernel, evaluated(dims), Tile(32, 32, 32, splits=splits, described=True), [a, w, scale, out])
+    left = (a.values.astype(np.float32) * scale.values).astype(np.float16)
+    groups = ((b,), (m,), (n,), (k,))
+    agrees(out.values, product(left, w.values, groups), product(abs(left), abs(w.values), groups), "f32")
+
+
 @st.composite
 def convolutions(draw):
     rank = draw(st.integers(1, 3))
@@ -313,6 +333,7 @@ def test_the_tile_by_rule_compiles_without_spills(folder, name, architecture):
     for start, built in compiled(folder, kernel, list(dims), tile, a.number):
         assert built.resources.spills == 0, (tile, start.entry)
         assert built.shared <= a.shared
+        assert (built.scratch_bytes > 0) == (tile.described and start.entry == kernel.entries[0])
 
 
 def test_candidates_fit_and_differ():
@@ -347,3 +368,5 @@ def test_faults_are_named():
     kernel, dims = PROBLEMS["depthwise"]
     with pytest.raises(CompileError, match="not split"):
         launches(kernel, Tile(16, 16, 16, splits=2), list(dims))
+    with pytest.raises(CompileError, match="no descriptors"):
+        launches(kernel, Tile(16, 16, 16, described=True), list(dims))

@@ -227,6 +227,12 @@ class ContractionKernel:
         return tuple(f"e{a}" for a in range(first, last))
 
     @property
+    def describable(self) -> bool:
+        """Whether A and B may be read through tensor descriptors: matrices with neighbours along one of their axes."""
+        plain = not self.across and not self.windows and self.axes[3] == 1
+        return plain and all({f.own.kinds[1], f.own.kinds[2]} == {"1", "s"} for f in (self.a, self.b))
+
+    @property
     def entries(self) -> tuple[str, str]:
         """Names of the functions: the one that multiplies, and the one that adds parts."""
         return self.symbol, f"{self.symbol}_sum"

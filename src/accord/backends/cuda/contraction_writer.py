@@ -36,6 +36,7 @@ CONSTANTS: Final = (
     "GROUP",
     "SPLITS",
     "PARTS",
+    "DESCRIBED",
     "FLAT",
     "EVEN_M",
     "EVEN_N",
@@ -171,7 +172,8 @@ class _Writer:
         self.emit("first = tile // (GROUP * across) * GROUP")
         self.emit("high = tl.minimum(down - first, GROUP)")
         self.emit("tile = tile % (GROUP * across)")
-        self.emit("m = (first + tile % high) * BM + tl.arange(0, BM)")
+        self.emit("row = (first + tile % high) * BM")
+        self.emit("m = row + tl.arange(0, BM)")
         self.emit("column = tile // high * BN")
         self.emit("n = column + tl.arange(0, BN)")
         self.emit("m_in = tl.full([BM], 1, tl.int1) if EVEN_M else m < M")
@@ -198,6 +200,11 @@ class _Writer:
         self.emit(f"acc = tl.zeros([BM, BN], {acc})")
         if self.k.across:
             self.sum_across()
+        elif self.k.describable:
+            with self.indented("if DESCRIBED:"):
+                self.sum(flat=False, described=True)
+            with self.indented("else:"):
+                self.sum(flat=False)
         elif len(self.axes[DEPTH]) == 1:
             self.sum(flat=False)
         else:
@@ -215,7 +222,8 @@ class _Writer:
         which = f"({number}).to(tl.int64) * products" + (" + which" if self.axes[BATCH] else "")
         return f"(({which}) * M + m)[:, None] * N + n[None, :]"
 
-    def sum(self, *, flat: bool) -> None:
+    def sum(self, *, flat: bool, described: bool = False) -> None:
+        """Sums in steps; ``described``: A and B are read by the unit that copies tiles."""
         axes, last = self.axes[DEPTH], f"e{self.axes[DEPTH][-1]}"
         several = len(axes) > 1
         outer = " * ".join(f"e{a}" for a in axes[:-1]) or "1"
@@ -229,6 +237,8 @@ class _Writer:
                 stride = self.inner(i)
                 if stride:
                     self.emit(f"d{i} = " + ("step" if stride == "1" else f"step.to(tl.int64) * {stride}"))
+        if described:
+            self.describe()
         self.emit("begin = 0 if SPLITS == 1 else total * tl.program_id(1) // SPLITS")
         self.emit("end = total if SPLITS == 1 else total * (tl.program_id(1) + 1) // SPLITS")
         with self.indented("for number in range(begin, end):"):
@@ -244,8 +254,8 @@ class _Writer:
             self.emit("a_in = m_in[:, None] & k_in[None, :]")
             self.emit("b_in = k_in[:, None] & n_in[None, :]")
             self.windows("a_in", lambda axis: self.step_taps(axis, flat=flat))
-            a = self.factor(self.k.a, 0, lambda i: self.load_factor(i, "a_in", flat=flat), "a_in")
-            b = self.factor(self.k.b, 1, lambda i: self.load_factor(i, "b_in", flat=flat), "b_in")
+            a = self.factor(self.k.a, 0, lambda i: self.read(i, "a_in", flat=flat, described=described), "a_in")
+            b = self.factor(self.k.b, 1, lambda i: self.read(i, "b_in", flat=flat, described=described), "b_in")
             precision = f', input_precision="{self.k.precision}"' if self.k.product == "f32" else ""
             acc = TYPES[accumulator(self.k.product)]
             self.emit(f"acc = tl.dot({a}, {b}, acc, out_dtype={acc}{precision})")
@@ -344,7 +354,32 @@ class _Writer:
         first = 2 + len(self.k.a.extras) * own
         return range(first, first + len((self.k.b if own else self.k.a).extras))
 
-    def load_factor(self, i: int, mask: str, *, flat: bool) -> str:
+    def describe(self) -> None:
+        """Descriptors of A and B; what lies outside of them is read as 0."""
+        for i, (sizes, block) in enumerate(((("M", "K"), ("BM", "BK")), (("K", "N"), ("BK", "BN")))):
+            group, stride = next(
+                (g, s) for g in (ROWS, COLUMNS, DEPTH) if g in self.shares[i] for _, s in self.steps(i, g) if s != "1"
+            )
+            order = slice(None) if group == (DEPTH if i else ROWS) else slice(None, None, -1)
+            self.emit(
+                f"t{i} = tl.make_tensor_descriptor(p{i} + b{i}, shape=[{', '.join(sizes[order])}], "
+                f"strides=[tl.cast({stride}, tl.int64), 1], block_shape=[{', '.join(block[order])}])"
+            )
+
+    def read(self, i: int, mask: str, *, flat: bool, described: bool) -> str:
+        """The name of a step of a tensor."""
+        return self.tile(i) if described and i < 2 else self.step(i, mask, flat=flat)
+
+    def tile(self, i: int) -> str:
+        """The name of a step of A or of B that is read through its descriptor."""
+        pattern = self.k.patterns[i]
+        at = ("start", "column") if i else ("row", "start")
+        if pattern.kinds[2] == "1":  # neighbours lie along the tile's second axis
+            return self.named(f"t{i}.load([{', '.join(at)}])")
+        return self.named(f"t{i}.load([{', '.join(at[::-1])}]).T")
+
+    def step(self, i: int, mask: str, *, flat: bool) -> str:
+        """The name of a step of a tensor that is read through pointers."""
         left = self.shares[i] == (BATCH, ROWS, DEPTH)
         group, sides = (ROWS, ("[:, None]", "[None, :]")) if left else (COLUMNS, ("[None, :]", "[:, None]"))
         base = [f"b{i}"]

@@ -47,6 +47,7 @@ class Tile:
         group: Rows of tiles that go together.
         splits: Parts of a sum.
         flat: All depth axes are walked as one.
+        described: A and B are read through tensor descriptors, which a kernel makes in scratch memory of its own.
     """
 
     m: int
@@ -57,6 +58,7 @@ class Tile:
     group: int = 8
     splits: int = 1
     flat: bool = False
+    described: bool = False
 
 
 @record
@@ -82,6 +84,8 @@ class Start:
 _ADDING: Final = Tile(8, 128, 16, 4, 1)
 #: Sums that a thread finishes at once, if there are more.
 _HELD: Final = 64
+#: Elements of a step that a thread reads one by one.
+_NARROW: Final = 16
 #: Most parts of a sum, and the fewest steps that are worth a part.
 _MOST_SPLITS, _FEWEST_STEPS = 16, 2
 
@@ -95,8 +99,11 @@ def launches(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> tup
         sizes: Values of the kernel's ``names``.
 
     Raises:
-        CompileError: the tile splits sums that are made across.
+        CompileError: the tile is not for this kernel: it splits sums that are made across, or has descriptors where
+            there can be none.
     """
+    if tile.described and not kernel.describable:
+        raise CompileError("the operands of this kernel have no descriptors")
     if kernel.across and tile.splits > 1:
         raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
     p = kernel.problem(sizes)
@@ -120,6 +127,7 @@ def _start(entry: str, kernel: ContractionKernel, tile: Tile, p: Problem, sized:
         "GROUP": tile.group,
         "SPLITS": splits,
         "PARTS": min(4, max(1, tile.m * tile.n // (32 * tile.warps * _HELD))),
+        "DESCRIBED": tile.described,
         "FLAT": tile.flat,
         "EVEN_M": p.m % tile.m == 0,
         "EVEN_N": p.n % tile.n == 0,
@@ -148,6 +156,8 @@ _PRODUCTS: Final = {70: 512, 80: 1024, 86: 512, 90: 2048, 100: 4096, 120: 1024}
 #: Bytes that a multiprocessor gets through the cache in a cycle; cycles that a program takes beside its steps, and
 #: a step beside its products and bytes; cycles until the second kernel of split sums has started.
 _BYTES, _BEGIN, _STEP, _LAUNCH = 40.0, 2200.0, 60.0, 3500.0
+#: Cycles for the descriptors of a program, and those of a step that reads through them.
+_DESCRIBING, _DESCRIBED_STEP = 1200.0, 20.0
 _SHAPES: Final = (
     (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (32, 128), (64, 32), (64, 64), (64, 128), (64, 256),
     (128, 32), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128),
@@ -193,6 +203,8 @@ def _sensible(kernel: ContractionKernel, p: Problem, device: Device) -> Iterator
     exact = kernel.product == "f64" or (kernel.product == "f32" and kernel.precision == "ieee")
     flat = kernel.axes[3] > 1 and p.inner < 16
     narrow = any(p.widths[i] * bits(x.own.dtype) < 32 for i, x in enumerate((kernel.a, kernel.b)))
+    aligned = all(p.widths[i] * bits(x.own.dtype) == 128 for i, x in enumerate((kernel.a, kernel.b)))
+    whole = device.architecture >= 90 and kernel.describable and aligned and not exact
     for m, n in _SHAPES:
         if (m > 16 and m >= 2 * p.m) or (n > 32 and n >= 2 * p.n) or (exact and m * n > 64 * 64):
             continue
@@ -200,13 +212,15 @@ def _sensible(kernel: ContractionKernel, p: Problem, device: Device) -> Iterator
         depths = (16, 32) if exact else (128 // item,) if m * n > 64 * 64 else (256 // item, 128 // item)
         length = p.k if flat else p.inner
         if narrow:  # elements that are read one by one are held in registers
-            depths = (max(16, min(64, 32 * 32 * warps // m)),)
+            depths = (max(16, min(64, _NARROW * 32 * warps // m)),)
         for k in sorted({min(k, max(32 // item, _power(length))) for k in depths}):
             most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
             steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
             for stages in range(max(2, most - 1), most + 1):
                 for splits in _splits(p, m, n, steps, device):
                     yield Tile(m, n, k, warps, stages, 8, splits, flat)
+                    if whole:
+                        yield Tile(m, n, k, warps, stages, 8, splits, flat, described=True)
 
 
 def _splits(p: Problem, m: int, n: int, steps: int, device: Device) -> Iterator[int]:
@@ -242,11 +256,11 @@ def _cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> f
     busy = min(together, -(-tiles // device.processors))  # programs of a multiprocessor that share it
     latency = 700.0 / max(1, t.stages - 1)
     a_step = max(
-        busy * t.m * t.n * t.k / rate + _STEP * busy,
+        busy * t.m * t.n * t.k / rate + (_DESCRIBED_STEP if t.described else _STEP) * busy,
         busy * (t.m + t.n) * t.k * item / _BYTES,
         latency,
     )
-    total: float = waves * (_BEGIN + steps * a_step)
+    total: float = waves * (_BEGIN + _DESCRIBING * t.described + steps * a_step)
     if t.splits > 1:
         written = 8.0 * t.splits * p.batch * p.m * p.n
         total += _LAUNCH + written / (device.processors * _BYTES / 2)
