@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accord.backends.cpu.epilogue import Extra
+from accord.backends.epilogue import Extra
 from accord.backends.cuda.contraction import ContractionKernel, Factor, accumulator, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace

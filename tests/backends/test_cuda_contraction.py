@@ -13,7 +13,7 @@ from contraction_harness import Tensor, compiled, convolution, evaluated, produc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accord.backends.cpu.epilogue import Extra
+from accord.backends.epilogue import Extra
 from accord.backends.cuda.contraction import Factor, accumulator, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches

@@ -25,8 +25,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from accord.backends.cpu.epilogue import Extra
-from accord.backends.cpu.nest import merge_axes
+from accord.backends.epilogue import Extra
+from accord.backends.loops.nest import merge_axes
 from accord.errors import CompileError
 from accord.expr.lang import Expr, bits, operand
 from accord.ir.dims import DimLike, Shape
