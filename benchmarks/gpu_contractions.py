@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import importlib.util
 import json
 import math
 import multiprocessing
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from accord.backends.epilogue import Extra
-from accord.backends.cuda.contraction import ContractionKernel, Factor, accumulator, contraction_kernel
+from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
+from accord.backends.epilogue import Extra
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir.strides import Access
 
@@ -138,40 +136,30 @@ def problems(only: str) -> list[Problem]:
 # compiled beforehand
 
 
-def function_of(folder: str, kernel: ContractionKernel, entry: str) -> Any:
-    """A function of a kernel's module."""
-    file = Path(folder) / f"{kernel.symbol}.py"
-    if not file.exists():
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(kernel.text())
-        draft.replace(file)
-    spec = importlib.util.spec_from_file_location(kernel.symbol, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, entry)
-
-
-def prepared(folder: str, p: Problem, tile: Tile, architecture: int) -> list[Any] | str:
+def prepared(p: Problem, tile: Tile, architecture: int) -> list[Any] | str:
     """What each start needs, compiled; or why it does not compile."""
+    from accord.backends.cuda.code import function_of
     from accord.contract.code import TritonCode
     from accord.errors import AccordError
     from accord.kernels.launch import Launch, Memory
     from accord.kernels.triton import compile_launch
 
-    types = [*(x.dtype for x in p.kernel.patterns), accumulator(p.kernel.product)]
-    values: dict[str, Any] = dict(zip(p.kernel.names, p.sizes, strict=True))
-    values |= {n: Memory(256, (1,), (1,), NUMPY[t]) for n, t in zip(p.kernel.pointers, types, strict=True)}
+    names = [*(f"p{i}" for i in range(len(p.kernel.patterns))), "work"]
+    values: dict[str, Any] = {
+        n: Memory(256, (1,), (1,), NUMPY[t]) for n, t in zip(names, p.kernel.pointers, strict=True)
+    }
     made = []
-    for start in launches(p.kernel, tile, p.sizes):
+    for kernel, start in zip((p.kernel, p.kernel.parts), launches(p.kernel, tile, p.sizes), strict=True):
+        if not start.tasks:
+            continue
         options = {"num_warps": start.warps, "num_stages": start.stages}
-        code = TritonCode(function_of(folder, p.kernel, start.entry), start.grid, dict(start.constants) | options)
+        code = TritonCode(function_of(kernel), start.grid, dict(start.constants) | options)
+        values |= zip(p.kernel.integers, start.params, strict=True)
         try:
-            made.append(
-                (start, compile_launch(code, Launch(code, values, code.meta, start.grid, {}), architecture, ""))
-            )
+            built = compile_launch(code, Launch(code, values, code.meta, start.grid, {}), architecture, "")
         except AccordError as error:
             return str(error)[:200]
+        made.append((start.grid, built))
     return made
 
 
@@ -250,19 +238,19 @@ def starter(p: Problem, inputs: Inputs, made: Sequence[Any], scratch: Any) -> Ca
 
     values: dict[str, Any] = dict(zip(p.kernel.names, p.sizes, strict=True))
     tensors = (inputs.a, inputs.packed, inputs.bias, inputs.out, scratch)
-    values |= {n: t.data_ptr() for n, t in zip(p.kernel.pointers, tensors, strict=True)}
+    values |= {n: t.data_ptr() for n, t in zip(("p0", "p1", "p2", "p3", "work"), tensors, strict=True)}
     ready = []
-    for start, built in made:
+    for grid, built in made:
         arguments = [(kind, values[n]) for n, kind in zip(built.passed, built.kinds, strict=True)]
-        described = torch.empty(math.prod(start.grid) * built.scratch_bytes + 1, dtype=torch.uint8, device="cuda")
+        described = torch.empty(math.prod(grid) * built.scratch_bytes + 1, dtype=torch.uint8, device="cuda")
         added = [("p", described.data_ptr()), ("p", 0)][: built.scratch]
-        ready.append((start, built, [*arguments, *added], described))
+        ready.append((grid, built, [*arguments, *added], described))
 
     def begin() -> None:
         stream = torch.cuda.current_stream().cuda_stream
-        for start, built, arguments, _ in ready:
+        for grid, built, arguments, _ in ready:
             launch(
-                built.cubin, built.name, stream, start.grid, (built.threads, 1, 1), built.shared, arguments,
+                built.cubin, built.name, stream, grid, (built.threads, 1, 1), built.shared, arguments,
                 built.cluster,
             )  # fmt: skip
 
@@ -327,13 +315,12 @@ def main() -> None:
     began = time.monotonic()
     chosen = problems(arguments.only)
     device = Device(90, 227 << 10, 132)
-    with tempfile.TemporaryDirectory() as folder:
-        work = [(p, t) for p in chosen for t in candidates(p.kernel, p.sizes, device, arguments.tiles)]
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0)), context) as pool:
-            futures = [pool.submit(prepared, folder, p, t, device.architecture) for p, t in work]
-            built = [f.result() for f in futures]
-        print(f"{len(work)} tiles compiled in {time.monotonic() - began:.0f} s", flush=True)
+    work = [(p, t) for p in chosen for t in candidates(p.kernel, p.sizes, device, arguments.tiles, described=True)]
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0)), context) as pool:
+        futures = [pool.submit(prepared, p, t, device.architecture) for p, t in work]
+        built = [f.result() for f in futures]
+    print(f"{len(work)} tiles compiled in {time.monotonic() - began:.0f} s", flush=True)
     import torch
 
     torch.backends.cudnn.benchmark = True

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from triton_harness import NUMPY, function_of, memory
 
-from accord.backends.cuda.contraction import ContractionKernel, accumulator
-from accord.backends.cuda.tiles import Start, Tile, launches, workspace
-from accord.contract.code import TritonCode
+from accord.backends.cuda.code import Binary, Variant, binary_of
+from accord.backends.cuda.contraction import ContractionKernel
+from accord.backends.cuda.tiles import Tile, launches, workspace
 from accord.ir import dims as D
 from accord.ir.strides import Access
 from accord.kernels.interpreter import interpret_elsewhere
-from accord.kernels.launch import Launch, Memory
-from accord.kernels.triton import CompiledTriton, compile_launch
 
 Array = np.ndarray[Any, Any]
 
@@ -61,37 +58,22 @@ class Tensor:
 def run(folder: Path, kernel: ContractionKernel, sizes: list[int], tile: Tile, tensors: list[Tensor]) -> None:
     """Run a kernel; ``tensors`` are in the order of its pointers."""
     parts = np.full(workspace(kernel, tile, sizes), 0xFF, np.uint8)
-    values = dict(zip(kernel.names, sizes, strict=True))
-    values |= dict(
-        zip(kernel.pointers, [*(memory(t.memory) for t in tensors), memory(typed(parts, kernel))], strict=True)
-    )
+    pointers = [*(memory(t.memory) for t in tensors), memory(parts.view(NUMPY[kernel.pointers[-1]]))]
     calls = []
-    for start in launches(kernel, tile, sizes):
-        function = function_of(folder, kernel.symbol, kernel.text(), start.entry)
-        known = values | dict(start.constants)
-        calls.append((function, {n: known[n] for n in function.arg_names}, start.grid))
+    for part, launch in zip((kernel, kernel.parts), launches(kernel, tile, sizes), strict=True):
+        function = function_of(folder, kernel.symbol, kernel.text(), part.symbol)
+        given = iter([*pointers, *launch.params])
+        constants = dict(launch.constants)
+        arguments = {n: constants[n] if n in constants else next(given) for n in function.arg_names}
+        if launch.tasks:
+            calls.append((function, arguments, launch.grid))
     interpret_elsewhere(calls, [*(t.memory for t in tensors), parts], kernel.symbol)
 
 
-def typed(parts: Array, kernel: ContractionKernel) -> Array:
-    """The workspace as numbers of the type in which sums are made."""
-    return parts.view(NUMPY[accumulator(kernel.product)])
-
-
-def compiled(
-    folder: Path, kernel: ContractionKernel, sizes: list[int], tile: Tile, architecture: int
-) -> Iterator[tuple[Start, CompiledTriton]]:
+def compiled(kernel: ContractionKernel, sizes: list[int], tile: Tile, architecture: int) -> list[Binary]:
     """What a launch needs, compiled for an architecture with all pointers aligned."""
-    types = [*(p.dtype for p in kernel.patterns), accumulator(kernel.product)]
-    values: dict[str, Any] = dict(zip(kernel.names, sizes, strict=True))
-    for name, dtype in zip(kernel.pointers, types, strict=True):
-        values[name] = Memory(256, (1,), (1,), str(np.dtype(NUMPY[dtype])))
-    for start in launches(kernel, tile, sizes):
-        function = function_of(folder, kernel.symbol, kernel.text(), start.entry)
-        options = {"num_warps": start.warps, "num_stages": start.stages}
-        code = TritonCode(function, start.grid, dict(start.constants) | options)
-        call = Launch(code, values, code.meta, start.grid, {})
-        yield start, compile_launch(code, call, architecture, kernel.symbol)
+    started = zip((kernel, kernel.parts), launches(kernel, tile, sizes), strict=True)
+    return [binary_of(Variant.of(k, launch, aligned=True), architecture) for k, launch in started if launch.tasks]
 
 
 def evaluated(dims, env=None) -> list[int]:

@@ -13,10 +13,10 @@ from contraction_harness import Tensor, compiled, convolution, evaluated, produc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accord.backends.epilogue import Extra
 from accord.backends.cuda.contraction import Factor, accumulator, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches
+from accord.backends.epilogue import Extra
 from accord.errors import CompileError
 from accord.expr.lang import call, cast, const, operand
 from accord.ir import dims as D
@@ -326,14 +326,13 @@ PROBLEMS = {
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
-def test_the_tile_by_rule_compiles_without_spills(folder, name, architecture):
+def test_the_tile_by_rule_compiles_without_spills(name, architecture):
     kernel, dims = PROBLEMS[name]
     a = ARCHITECTURES[architecture]
     (tile, *_) = candidates(kernel, list(dims), Device(a.number, a.shared, 132))
-    for start, built in compiled(folder, kernel, list(dims), tile, a.number):
-        assert built.resources.spills == 0, (tile, start.entry)
+    for built in compiled(kernel, list(dims), tile, a.number):
+        assert built.spills == 0, (tile, built.name)
         assert built.shared <= a.shared
-        assert (built.scratch_bytes > 0) == (tile.described and start.entry == kernel.entries[0])
 
 
 def test_candidates_fit_and_differ():
@@ -343,8 +342,15 @@ def test_candidates_fit_and_differ():
         assert len(set(found)) == len(found)
         p = kernel.problem(list(dims))
         for t in found:
-            assert launches(kernel, t, list(dims))[0].grid[0] >= p.batch
+            assert launches(kernel, t, list(dims))[0].tasks >= p.batch
             assert t.splits == 1 or t.splits <= -(-p.k // t.k)
+
+
+def test_descriptors_are_offered_where_launches_have_scratch_memory():
+    for name, wanted in (("large", True), ("odd", False), ("convolution", False), ("float32", False)):
+        kernel, dims = PROBLEMS[name]
+        assert not any(t.described for t in candidates(kernel, list(dims), H200))
+        assert any(t.described for t in candidates(kernel, list(dims), H200, described=True)) == wanted
 
 
 def test_few_tiles_with_long_sums_are_split_and_many_are_not():

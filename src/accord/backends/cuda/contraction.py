@@ -25,6 +25,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from accord.backends.cuda.code import KernelText
 from accord.backends.epilogue import Extra
 from accord.backends.loops.nest import merge_axes
 from accord.errors import CompileError
@@ -41,6 +42,7 @@ __all__ = [
     "ContractionKernel",
     "Factor",
     "FactorPattern",
+    "PartsKernel",
     "Pattern",
     "Problem",
     "Window",
@@ -155,8 +157,8 @@ class WindowPattern:
 
 
 @record
-class ContractionKernel:
-    """The Triton text of one pattern of contractions.
+class ContractionKernel(KernelText):
+    """The Triton text of one pattern of contractions; its last pointer is to the workspace.
 
     Attributes:
         axes: Numbers of batch, row, column and depth axes.
@@ -204,8 +206,18 @@ class ContractionKernel:
 
     @property
     def pointers(self) -> tuple[str, ...]:
-        """Names of the pointers; the last is the workspace."""
-        return (*(f"p{i}" for i in range(len(self.patterns))), "work")
+        """See :class:`~accord.backends.cuda.code.KernelText`."""
+        return (*(p.dtype for p in self.patterns), accumulator(self.product))
+
+    @property
+    def integers(self) -> tuple[str, ...]:
+        """Those of ``names`` that are given at run time."""
+        return tuple(n for n in self.names if n not in self.sized)
+
+    @property
+    def parts(self) -> PartsKernel:
+        """What adds the parts of sums."""
+        return PartsKernel(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -232,11 +244,6 @@ class ContractionKernel:
         plain = not self.across and not self.windows and self.axes[3] == 1
         return plain and all({f.own.kinds[1], f.own.kinds[2]} == {"1", "s"} for f in (self.a, self.b))
 
-    @property
-    def entries(self) -> tuple[str, str]:
-        """Names of the functions: the one that multiplies, and the one that adds parts."""
-        return self.symbol, f"{self.symbol}_sum"
-
     def text(self) -> str:
         """The module."""
         from accord.backends.cuda.contraction_writer import module_of
@@ -255,6 +262,27 @@ class ContractionKernel:
             strides = (values[f"s{i}_{j}"] for j in range(p.strides))
             widths.append(math.gcd(128 // bits(p.dtype), values[f"o{i}"], *strides))
         return Problem(totals[0], totals[1], totals[2], totals[3], sizes[inner_axis], tuple(widths))
+
+
+@record
+class PartsKernel(KernelText):
+    """Adds the parts of split sums, from the workspace, and finishes them; its parameters are those of the other."""
+
+    of: ContractionKernel
+
+    @property
+    def symbol(self) -> str:
+        """Name by content."""
+        return f"{self.of.symbol}_parts"
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """See :class:`~accord.backends.cuda.code.KernelText`."""
+        return self.of.pointers
+
+    def text(self) -> str:
+        """The module, which is that of the other."""
+        return self.of.text()
 
 
 @record

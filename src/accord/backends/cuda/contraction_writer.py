@@ -53,14 +53,16 @@ _SIDE: Final = {ROWS: "[:, None]", COLUMNS: "[None, :]"}
 
 def module_of(kernel: ContractionKernel) -> str:
     """The module: the function that multiplies, the one that adds parts, and what both do with sums."""
-    names = [*kernel.pointers, *(n for n in kernel.names if n not in kernel.sized)]
+    names = [*(f"p{i}" for i in range(len(kernel.patterns))), "work", *kernel.integers]
     constants = [*kernel.sized, *CONSTANTS, *(f"v{i}" for i in range(len(kernel.patterns)))]
     head = ", ".join([*names, *(f"{n}: tl.constexpr" for n in constants)])
     parts = ["import triton\nimport triton.language as tl"]
     store = f"finish(acc, which, m, m_in, column, BC: tl.constexpr, {head})"
-    writers = {store: _Writer.finish} | dict(
-        zip((f"{entry}({head})" for entry in kernel.entries), (_Writer.multiply, _Writer.add_parts), strict=True)
-    )
+    writers = {
+        store: _Writer.finish,
+        f"{kernel.symbol}({head})": _Writer.multiply,
+        f"{kernel.parts.symbol}({head})": _Writer.add_parts,
+    }
     for heading, write in writers.items():
         writer = _Writer(kernel, ", ".join([*names, *constants]))
         write(writer)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from accord.backends.epilogue import Extra
 from accord.backends.cuda.contraction import ContractionKernel, Factor, Window, contraction_kernel
+from accord.backends.epilogue import Extra
 from accord.expr.lang import Expr
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape

@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from accord.backends.cuda.code import CudaLaunch, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
 from accord.errors import CompileError
 from accord.expr.lang import bits
 from accord.record import record
 
-__all__ = ["Device", "Start", "Tile", "candidates", "launches", "workspace"]
+__all__ = ["Device", "Tile", "candidates", "launches", "workspace"]
 
 
 @record
@@ -61,25 +62,6 @@ class Tile:
     described: bool = False
 
 
-@record
-class Start:
-    """One start of a function of a kernel's module.
-
-    Attributes:
-        entry: Its name.
-        grid: Programs.
-        constants: Compile-time parameters.
-        warps: Of a program.
-        stages: For the compiler.
-    """
-
-    entry: str
-    grid: tuple[int, int, int]
-    constants: tuple[tuple[str, int | bool], ...]
-    warps: int
-    stages: int
-
-
 #: Tile of the kernel that adds parts.
 _ADDING: Final = Tile(8, 128, 16, 4, 1)
 #: Sums that a thread finishes at once, if there are more.
@@ -90,13 +72,16 @@ _NARROW: Final = 16
 _MOST_SPLITS, _FEWEST_STEPS = 16, 2
 
 
-def launches(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> tuple[Start, ...]:
-    """What has to be started, in order; nothing if the result is empty.
+def launches(
+    kernel: ContractionKernel, tile: Tile, sizes: Sequence[int], hints: Sequence[str] | None = None
+) -> tuple[CudaLaunch, CudaLaunch]:
+    """How ``kernel`` and then ``kernel.parts`` are started; without tasks if the result is empty, or not split.
 
     Args:
         kernel: The kernel.
         tile: How it is cut.
         sizes: Values of the kernel's ``names``.
+        hints: What is known of these for all sizes, see :class:`CudaLaunch`; None: they are always the same.
 
     Raises:
         CompileError: the tile is not for this kernel: it splits sums that are made across, or has descriptors where
@@ -107,37 +92,43 @@ def launches(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> tup
     if kernel.across and tile.splits > 1:
         raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
     p = kernel.problem(sizes)
-    if not p.batch * p.m * p.n:
-        return ()
+    known = hints_of(sizes) if hints is None else hints
     values = dict(zip(kernel.names, sizes, strict=True))
+    kept = [(values[n], hint) for n, hint in zip(kernel.names, known, strict=True) if n not in kernel.sized]
     sized = {n: values[n] for n in kernel.sized}
-    multiply, add = kernel.entries
-    starts = [_start(multiply, kernel, tile, p, sized, tile.splits)]
-    if tile.splits > 1:
-        starts.append(_start(add, kernel, _ADDING, p, sized, tile.splits))
-    return tuple(starts)
+
+    def started(own: Tile, parts: int, *, needed: bool) -> CudaLaunch:
+        grid = (-(-p.m // own.m) * -(-p.n // own.n) * p.batch, parts, 1)
+        return CudaLaunch(
+            tuple(n for n, _ in kept),
+            math.prod(grid) if needed else 0,
+            grid,
+            tuple(sized.items()) + _constants(own, p, tile.splits),
+            tuple(hint for _, hint in kept),
+            any(abs(n) >= 1 << 31 for n in sizes),
+            own.warps,
+            own.stages,
+        )
+
+    return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
 
 
-def _start(entry: str, kernel: ContractionKernel, tile: Tile, p: Problem, sized: dict[str, int], splits: int) -> Start:
-    constants: dict[str, int | bool] = {
-        **sized,
-        "BM": tile.m,
-        "BN": tile.n,
-        "BK": tile.k,
-        "GROUP": tile.group,
-        "SPLITS": splits,
-        "PARTS": min(4, max(1, tile.m * tile.n // (32 * tile.warps * _HELD))),
-        "DESCRIBED": tile.described,
-        "FLAT": tile.flat,
-        "EVEN_M": p.m % tile.m == 0,
-        "EVEN_N": p.n % tile.n == 0,
-        "EVEN_K": (p.k if tile.flat else p.inner) % tile.k == 0,
-        **{name: math.gcd(size, 16) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner))},
-        **{f"v{i}": width for i, width in enumerate(p.widths)},
-    }
-    tiles = -(-p.m // tile.m) * -(-p.n // tile.n) * p.batch
-    parts = splits if entry == kernel.entries[0] else 1
-    return Start(entry, (tiles, parts, 1), tuple(constants.items()), tile.warps, tile.stages)
+def _constants(tile: Tile, p: Problem, splits: int) -> tuple[tuple[str, int | bool], ...]:
+    return (
+        ("BM", tile.m),
+        ("BN", tile.n),
+        ("BK", tile.k),
+        ("GROUP", tile.group),
+        ("SPLITS", splits),
+        ("PARTS", min(4, max(1, tile.m * tile.n // (32 * tile.warps * _HELD)))),
+        ("DESCRIBED", tile.described),
+        ("FLAT", tile.flat),
+        ("EVEN_M", p.m % tile.m == 0),
+        ("EVEN_N", p.n % tile.n == 0),
+        ("EVEN_K", (p.k if tile.flat else p.inner) % tile.k == 0),
+        *((name, math.gcd(size, 16)) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner))),
+        *((f"v{i}", width) for i, width in enumerate(p.widths)),
+    )
 
 
 def workspace(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> int:
@@ -166,7 +157,9 @@ _SHAPES: Final = (
 _SHARE: Final = {"f16": 1.0, "bf16": 1.0, "i8": 2.0, "f32": 1 / 16, "f64": 1 / 32}
 
 
-def candidates(kernel: ContractionKernel, sizes: Sequence[int], device: Device, most: int = 6) -> tuple[Tile, ...]:
+def candidates(
+    kernel: ContractionKernel, sizes: Sequence[int], device: Device, most: int = 6, *, described: bool = False
+) -> tuple[Tile, ...]:
     """Tiles for a problem, the one by rule first.
 
     Args:
@@ -174,11 +167,14 @@ def candidates(kernel: ContractionKernel, sizes: Sequence[int], device: Device, 
         sizes: Values of the kernel's ``names``.
         device: What it runs on.
         most: How many.
+        described: Also tiles with descriptors, for which a launch needs scratch memory.
     """
     p = kernel.problem(sizes)
     if kernel.across:
         return _across(p, device)[:most]
-    ranked = sorted((_cycles(kernel, p, device, t), i, t) for i, t in enumerate(_sensible(kernel, p, device)))
+    ranked = sorted(
+        (_cycles(kernel, p, device, t), i, t) for i, t in enumerate(_sensible(kernel, p, device, described=described))
+    )
     shapes: set[tuple[int, int]] = set()
     first: list[Tile] = []
     others: list[Tile] = []
@@ -198,13 +194,13 @@ def _across(p: Problem, device: Device) -> tuple[Tile, ...]:
     return tuple(dict.fromkeys(Tile(m, n, 16, 4 if m * n > 512 else 1, 1) for m, n in shapes))
 
 
-def _sensible(kernel: ContractionKernel, p: Problem, device: Device) -> Iterator[Tile]:
+def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, described: bool) -> Iterator[Tile]:
     item = max(bits(kernel.product), bits(kernel.a.own.dtype), bits(kernel.b.own.dtype)) // 8
     exact = kernel.product == "f64" or (kernel.product == "f32" and kernel.precision == "ieee")
     flat = kernel.axes[3] > 1 and p.inner < 16
     narrow = any(p.widths[i] * bits(x.own.dtype) < 32 for i, x in enumerate((kernel.a, kernel.b)))
     aligned = all(p.widths[i] * bits(x.own.dtype) == 128 for i, x in enumerate((kernel.a, kernel.b)))
-    whole = device.architecture >= 90 and kernel.describable and aligned and not exact
+    whole = described and device.architecture >= 90 and kernel.describable and aligned and not exact
     for m, n in _SHAPES:
         if (m > 16 and m >= 2 * p.m) or (n > 32 and n >= 2 * p.n) or (exact and m * n > 64 * 64):
             continue
