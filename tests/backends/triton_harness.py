@@ -29,8 +29,8 @@ NUMPY: dict[str, Any] = {
 }
 
 
-def function_of(folder: Path, name: str, text: str) -> Any:
-    """The function ``name`` of a module with this text."""
+def function_of(folder: Path, name: str, text: str, entry: str = "") -> Any:
+    """The function ``entry``, or ``name``, of the module ``name`` with this text."""
     file = folder / f"{name}.py"
     if not file.exists():
         file.write_text(text)
@@ -38,7 +38,7 @@ def function_of(folder: Path, name: str, text: str) -> Any:
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, name)
+    return getattr(module, entry or name)
 
 
 def memory(array: Array) -> Memory:

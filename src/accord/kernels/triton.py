@@ -66,6 +66,7 @@ class CompiledTriton:
         passed: Names of the parameters that are given at run time.
         kinds: Their kinds, see :func:`accord.kernels.device.launch`.
         scratch: Pointers that Triton adds at the end.
+        scratch_bytes: What a program needs where the first of them points.
     """
 
     cubin: bytes
@@ -77,6 +78,7 @@ class CompiledTriton:
     passed: tuple[str, ...]
     kinds: tuple[str, ...]
     scratch: int
+    scratch_bytes: int
 
 
 @functools.cache
@@ -215,6 +217,7 @@ def compile_launch(code: TritonCode, call: Launch, target: int, op: str) -> Comp
             passed,
             tuple(kinds),
             pointers_added(compiled, len(passed)),
+            compiled.metadata.global_scratch_size,
         )
         if len(_COMPILED) >= _MOST:
             _COMPILED.pop(next(iter(_COMPILED)))

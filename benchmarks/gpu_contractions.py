@@ -1,0 +1,352 @@
+"""Contractions and convolutions in Triton beside cuBLAS and cuDNN (through PyTorch), on the GPU of this machine.
+
+``python benchmarks/gpu_contractions.py benchmarks/results/contractions-h200.json [--only NAME] [--tiles 6]``
+
+Every tile of ``candidates`` is compiled first, on all cores; each result is compared with a product in float64 (a
+convolution in float32), then timed as the median over replays of a CUDA graph whose launches rotate among sets of
+inputs that together exceed the cache. Times of one problem are from one process, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
+from accord.backends.cuda.convolution import Convolution
+from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
+from accord.backends.epilogue import Extra
+from accord.expr.lang import Expr, call, cast, const, operand
+from accord.ir.strides import Access
+
+LAUNCHES, REPLAYS = 24, 7
+#: Bytes that rotating sets of inputs take together, and how many sets at most.
+ROTATED, SETS = 200 << 20, 24
+NUMPY = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
+
+
+@dataclass
+class Problem:
+    """A contraction, and what makes its tensors.
+
+    Attributes:
+        name: What it is.
+        kernel: Of a pattern.
+        sizes: Of its launch.
+        flops: Of one.
+        shapes: Of A, B, the bias, and the result, as PyTorch has them; the result of images has channels last.
+        options: Step and padding of a convolution; None of a product.
+        activation: After the bias.
+        count: How often a model has it.
+    """
+
+    name: str
+    kernel: ContractionKernel
+    sizes: tuple[int, ...]
+    flops: int
+    shapes: tuple[tuple[int, ...], ...]
+    options: tuple[int, int] | None
+    activation: str
+    count: int = 1
+
+
+def epilogue(dtype: str, activation: str) -> Expr:
+    """Bias, then the activation, then the type in memory."""
+    total = operand(0, "f32") + cast(operand(1, dtype), "f32")
+    if activation == "gelu":
+        total = total * 0.5 * (call("erf", total * math.sqrt(0.5)) + 1.0)
+    if activation == "relu":
+        total = call("max", total, const(0.0, "f32"))
+    return cast(total, dtype)
+
+
+def product(m: int, n: int, k: int, activation: str = "", dtype: str = "f16") -> Problem:
+    """``activation(x @ w.T + bias)``, as ``F.linear`` has its weights."""
+    kernel, sizes = contraction_kernel(
+        (), (m,), (n,), (k,), Factor(dtype, Access((k, 1))), Factor(dtype, Access((1, k))), Access((n, 1)),
+        epilogue(dtype, activation), [Extra(dtype, Access((0, 1)))], precision="tf32",
+    )  # fmt: skip
+    shapes = ((m, k), (n, k), (n,), (m, n))
+    return Problem(f"linear {m}x{n}x{k} {activation}", kernel, tuple(sizes), 2 * m * n * k, shapes, None, activation)
+
+
+def conv(images: int, c: int, size: int, taps: int, m: int, step: int, count: int = 1) -> Problem:
+    """``relu(conv(x, w) + bias)`` of images with channels last and weights [taps, taps, channels, outputs]."""
+    pad = taps // 2
+    out = (size + 2 * pad - taps) // step + 1
+
+    def last(channels: int, side: int) -> Access:
+        return Access((side * side * channels, 1, side * channels, channels))
+
+    made = Convolution(images, 1, c, m, (size, size), (out, out), (taps, taps), (step, step), (1, 1), (pad, pad))
+    kernel, sizes = made.kernel(
+        Factor("f16", last(c, size)), Factor("f16", Access((1, m, taps * c * m, c * m))), last(m, out),
+        epilogue("f16", "relu"), [Extra("f16", Access((0, 1, 0, 0)))],
+    )  # fmt: skip
+    shapes = ((images, c, size, size), (m, c, taps, taps), (m,), (images, m, out, out))
+    flops = 2 * images * out * out * m * c * taps * taps
+    name = f"conv b{images} {c}x{size}x{size} {taps}x{taps}/{step} -> {m}"
+    return Problem(name, kernel, tuple(sizes), flops, shapes, (step, pad), "relu", count)
+
+
+def resnet50(images: int) -> list[Problem]:
+    """Its convolutions, each once, with how often it has them."""
+    found = [conv(images, 3, 224, 7, 64, 2), conv(images, 64, 56, 1, 64, 1)]
+    before, size = 64, 56
+    for width, blocks, step in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        inner = size // step
+        if width > 64:
+            found.append(conv(images, before, size, 1, width, 1))
+            found.append(conv(images, width, size, 3, width, 2))
+        found.append(conv(images, before, size, 1, 4 * width, step))
+        found.append(conv(images, width, inner, 3, width, 1, blocks if width == 64 else blocks - 1))
+        found.append(conv(images, width, inner, 1, 4 * width, 1, blocks))
+        found.append(conv(images, 4 * width, inner, 1, width, 1, blocks - 1))
+        before, size = 4 * width, inner
+    merged: dict[str, Problem] = {}
+    for p in found:
+        merged.setdefault(p.name, replace(p, count=0)).count += p.count
+    return list(merged.values())
+
+
+def problems(only: str) -> list[Problem]:
+    """All whose name contains ``only``."""
+    found = []
+    for m in (128, 4096, 197, 6304):
+        found += [product(m, 768, 768), product(m, 2304, 768), product(m, 3072, 768, "gelu"), product(m, 768, 3072)]
+    found += [product(1, 1000, 2048), product(8192, 8192, 8192), product(4096, 4096, 4096)]
+    found += [product(4096, 4096, 4096, dtype="bf16")]
+    for images in (1, 32):
+        found += resnet50(images)
+        found += [conv(images, c, 224, 7, 64, 2, 0) for c in (4, 8)]  # the first with padded channels
+    return [p for p in found if only in p.name]
+
+
+# compiled beforehand
+
+
+def prepared(p: Problem, tile: Tile, architecture: int) -> list[Any] | str:
+    """What each start needs, compiled; or why it does not compile."""
+    from accord.backends.cuda.code import function_of
+    from accord.contract.code import TritonCode
+    from accord.errors import AccordError
+    from accord.kernels.launch import Launch, Memory
+    from accord.kernels.triton import compile_launch
+
+    names = [*(f"p{i}" for i in range(len(p.kernel.patterns))), "work"]
+    values: dict[str, Any] = {
+        n: Memory(256, (1,), (1,), NUMPY[t]) for n, t in zip(names, p.kernel.pointers, strict=True)
+    }
+    made = []
+    for kernel, start in zip((p.kernel, p.kernel.parts), launches(p.kernel, tile, p.sizes), strict=True):
+        if not start.tasks:
+            continue
+        options = {"num_warps": start.warps, "num_stages": start.stages}
+        code = TritonCode(function_of(kernel), start.grid, dict(start.constants) | options)
+        values |= zip(p.kernel.integers, start.params, strict=True)
+        try:
+            built = compile_launch(code, Launch(code, values, code.meta, start.grid, {}), architecture, "")
+        except AccordError as error:
+            return str(error)[:200]
+        made.append((start.grid, built))
+    return made
+
+
+# on the device
+
+
+def median_us(calls: Sequence[Callable[[], Any]]) -> float:
+    """Microseconds of one call, as the median over replays of a graph."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        calls[0]()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for i in range(LAUNCHES):
+            calls[i % len(calls)]()
+    times = []
+    for i in range(REPLAYS + 2):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        if i >= 2:
+            times.append(start.elapsed_time(end) * 1e3 / LAUNCHES)
+    return statistics.median(times)
+
+
+class Inputs:
+    """One set of tensors of a problem: PyTorch's, and those with the same content that the kernel reads."""
+
+    def __init__(self, p: Problem, device: str = "cuda") -> None:
+        import torch
+
+        dtype = getattr(torch, NUMPY[p.kernel.a.own.dtype])
+        form = torch.contiguous_format if p.options is None else torch.channels_last
+        a, b, bias, out = p.shapes
+        depth = math.prod(b[1:])
+        self.p, self.device = p, device
+        self.a = torch.randn(a, device=device).to(dtype).contiguous(memory_format=form)
+        self.b = (torch.randn(b, device=device) * depth**-0.5).to(dtype).contiguous(memory_format=form)
+        self.bias = torch.randn(bias, device=device).to(dtype)
+        self.out = torch.full(out, math.nan, device=device, dtype=dtype).contiguous(memory_format=form)
+        self.packed = self.b if p.options is None else self.b.permute(2, 3, 1, 0).contiguous()
+
+    def peer(self, *, whole: bool = True) -> Any:
+        """What PyTorch makes of them, with or without the activation."""
+        import torch.nn.functional as F
+
+        return self._made(F, self.a, self.b, self.bias, self.p.activation if whole else "")
+
+    def _made(self, f: Any, a: Any, b: Any, bias: Any, activation: str) -> Any:
+        total = f.linear(a, b, bias) if self.p.options is None else f.conv2d(a, b, bias, *self.p.options)
+        return getattr(f, activation)(total) if activation else total
+
+    def error(self) -> float:
+        """Of the output, relative to the same in a wider type."""
+        import torch
+        import torch.nn.functional as F
+
+        wide = torch.float64 if self.p.options is None else torch.float32
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=False):
+            expected = self._made(F, self.a.to(wide), self.b.to(wide), self.bias.to(wide), self.p.activation)
+        gap = (self.out.to(wide) - expected).norm() / expected.norm()
+        return float(gap)
+
+
+def starter(p: Problem, inputs: Inputs, made: Sequence[Any], scratch: Any) -> Callable[[], None]:
+    """A launch on the current stream."""
+    import torch
+
+    from accord.kernels.device import launch
+
+    values: dict[str, Any] = dict(zip(p.kernel.names, p.sizes, strict=True))
+    tensors = (inputs.a, inputs.packed, inputs.bias, inputs.out, scratch)
+    values |= {n: t.data_ptr() for n, t in zip(("p0", "p1", "p2", "p3", "work"), tensors, strict=True)}
+    ready = []
+    for grid, built in made:
+        arguments = [(kind, values[n]) for n, kind in zip(built.passed, built.kinds, strict=True)]
+        described = torch.empty(math.prod(grid) * built.scratch_bytes + 1, dtype=torch.uint8, device="cuda")
+        added = [("p", described.data_ptr()), ("p", 0)][: built.scratch]
+        ready.append((grid, built, [*arguments, *added], described))
+
+    def begin() -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        for grid, built, arguments, _ in ready:
+            launch(
+                built.cubin, built.name, stream, grid, (built.threads, 1, 1), built.shared, arguments,
+                built.cluster,
+            )  # fmt: skip
+
+    return begin
+
+
+def shown(tile: Tile) -> str:
+    """A tile in short."""
+    words = [f"{tile.m}x{tile.n}x{tile.k}", f"w{tile.warps}", f"s{tile.stages}"]
+    words += [f"/{tile.splits}"] * (tile.splits > 1) + ["flat"] * tile.flat + ["tma"] * tile.described
+    return " ".join(words)
+
+
+def measured(p: Problem, tried: Sequence[tuple[Tile, Any]]) -> dict[str, Any]:
+    """A row of the result file."""
+    import torch
+
+    first = Inputs(p)
+    size = sum(t.numel() * t.element_size() for t in (first.a, first.b, first.out))
+    sets = [first, *(Inputs(p) for _ in range(min(SETS, -(-ROTATED // size)) - 1))]
+    row: dict[str, Any] = {"problem": p.name, "count": p.count, "flops": p.flops, "tiles": {}}
+    row["torch"] = median_us([lambda i=i: i.peer(whole=False) for i in sets])
+    row["torch with activation"] = median_us([lambda i=i: i.peer() for i in sets]) if p.activation else row["torch"]
+    for tile, made in tried:
+        if isinstance(made, str):
+            row["tiles"][shown(tile)] = made
+            continue
+        scratch = torch.empty(max(16, workspace(p.kernel, tile, p.sizes)), dtype=torch.uint8, device="cuda")
+        first.out.fill_(math.nan)
+        calls = [starter(p, i, made, scratch) for i in sets]
+        calls[0]()
+        torch.cuda.synchronize()
+        error = first.error()
+        row["tiles"][shown(tile)] = median_us(calls) if error < 4e-3 else f"wrong: relative error {error:.1e}"
+        row["error"] = max(row.get("error", 0.0), error)
+        row["spills"] = max(row.get("spills", 0), *(b.resources.spills or 0 for _, b in made))
+    times = {name: us for name, us in row["tiles"].items() if isinstance(us, float)}
+    row["rule"] = next(iter(row["tiles"].values()), "")
+    row["best"] = min(times.values(), default=math.nan)
+    row["tile"] = min(times, key=times.__getitem__, default="")
+    return row
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row for people: microseconds and TFLOP/s."""
+    peer, best = row["torch"], row["best"]
+    rule = f"{row['rule']:.1f}" if isinstance(row["rule"], float) else "-"
+    return (
+        f"{row['problem']:<38}{peer:8.1f} ({row['torch with activation']:7.1f}) {row['flops'] / peer / 1e6:5.0f} |"
+        f"{best:8.1f} {row['flops'] / best / 1e6:5.0f} | {peer / best:4.2f} | rule {rule:>7} | {row['tile']}"
+    )
+
+
+def main() -> None:
+    """Compile, compare, time, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("result", nargs="?", help="file for JSON")
+    parser.add_argument("--only", default="", help="problems whose name contains this")
+    parser.add_argument("--tiles", type=int, default=6, help="most tiles of a problem")
+    parser.add_argument("--seconds", type=float, default=130, help="no problem is begun after this time")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    chosen = problems(arguments.only)
+    device = Device(90, 227 << 10, 132)
+    work = [(p, t) for p in chosen for t in candidates(p.kernel, p.sizes, device, arguments.tiles, described=True)]
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0)), context) as pool:
+        futures = [pool.submit(prepared, p, t, device.architecture) for p, t in work]
+        built = [f.result() for f in futures]
+    print(f"{len(work)} tiles compiled in {time.monotonic() - began:.0f} s", flush=True)
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    properties = torch.cuda.get_device_properties(0)
+    assert (properties.major, properties.multi_processor_count) == (9, device.processors), properties
+    print("problem                                   torch (with act.) TFLOP/s |  accord TFLOP/s | ratio")
+    rows, skipped = [], 0
+    for p in chosen:
+        if time.monotonic() - began > arguments.seconds:
+            skipped += 1
+            continue
+        tried = [(t, made) for (q, t), made in zip(work, built, strict=True) if q is p]
+        rows.append(measured(p, tried))
+        print(line(rows[-1]), flush=True)
+    for images in (1, 32):
+        own = [r for r in rows if r["problem"].startswith(f"conv b{images} ")]
+        if own:
+            total = {k: sum(r["count"] * r[k] for r in own) / 1e3 for k in ("torch", "torch with activation", "best")}
+            print(f"all convolutions of ResNet-50, batch {images}, ms:", {k: round(v, 3) for k, v in total.items()})
+    print(
+        f"{skipped} problems skipped; {time.monotonic() - began:.0f} s; {torch.cuda.get_device_name()}", file=sys.stderr
+    )
+    if arguments.result:
+        facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+        Path(arguments.result).write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

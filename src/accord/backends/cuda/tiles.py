@@ -1,0 +1,272 @@
+"""Tiles of contractions: which are sensible for a problem and a device, and what a launch with one needs.
+
+The order is that of a rough model of time: of what a multiprocessor multiplies, what it reads through the second-level
+cache, and what a tile costs beside; a result of few tiles leaves multiprocessors idle. The model only has to bring the
+best few to the front; a runtime measures those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
+from accord.errors import CompileError
+from accord.expr.lang import bits
+from accord.record import record
+
+__all__ = ["Device", "Tile", "candidates", "launches", "workspace"]
+
+
+@record
+class Device:
+    """What tiles are chosen for.
+
+    Attributes:
+        architecture: 90 for sm_90.
+        shared: Bytes of shared memory that a block may use.
+        processors: Multiprocessors.
+    """
+
+    architecture: int
+    shared: int
+    processors: int
+
+
+@record
+class Tile:
+    """How a contraction is cut.
+
+    Attributes:
+        m: Rows of a tile.
+        n: Columns.
+        k: Elements of the last depth axis in a step.
+        warps: Of a program.
+        stages: Steps that are in flight.
+        group: Rows of tiles that go together.
+        splits: Parts of a sum.
+        flat: All depth axes are walked as one.
+        described: A and B are read through tensor descriptors, which a kernel makes in scratch memory of its own.
+    """
+
+    m: int
+    n: int
+    k: int
+    warps: int = 4
+    stages: int = 3
+    group: int = 8
+    splits: int = 1
+    flat: bool = False
+    described: bool = False
+
+
+#: Tile of the kernel that adds parts.
+_ADDING: Final = Tile(8, 128, 16, 4, 1)
+#: Sums that a thread finishes at once, if there are more.
+_HELD: Final = 64
+#: Elements of a step that a thread reads one by one.
+_NARROW: Final = 16
+#: Most parts of a sum, and the fewest steps that are worth a part.
+_MOST_SPLITS, _FEWEST_STEPS = 16, 2
+
+
+def launches(
+    kernel: ContractionKernel, tile: Tile, sizes: Sequence[int], hints: Sequence[str] | None = None
+) -> tuple[CudaLaunch, CudaLaunch]:
+    """How ``kernel`` and then ``kernel.parts`` are started; without tasks if the result is empty, or not split.
+
+    Args:
+        kernel: The kernel.
+        tile: How it is cut.
+        sizes: Values of the kernel's ``names``.
+        hints: What is known of these for all sizes, see :class:`CudaLaunch`; None: they are always the same.
+
+    Raises:
+        CompileError: the tile is not for this kernel: it splits sums that are made across, or has descriptors where
+            there can be none.
+    """
+    if tile.described and not kernel.describable:
+        raise CompileError("the operands of this kernel have no descriptors")
+    if kernel.across and tile.splits > 1:
+        raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
+    p = kernel.problem(sizes)
+    known = hints_of(sizes) if hints is None else hints
+    values = dict(zip(kernel.names, sizes, strict=True))
+    kept = [(values[n], hint) for n, hint in zip(kernel.names, known, strict=True) if n not in kernel.sized]
+    sized = {n: values[n] for n in kernel.sized}
+
+    def started(own: Tile, parts: int, *, needed: bool) -> CudaLaunch:
+        grid = (-(-p.m // own.m) * -(-p.n // own.n) * p.batch, parts, 1)
+        return CudaLaunch(
+            tuple(n for n, _ in kept),
+            math.prod(grid) if needed else 0,
+            grid,
+            tuple(sized.items()) + _constants(own, p, tile.splits),
+            tuple(hint for _, hint in kept),
+            any(abs(n) >= 1 << 31 for n in sizes),
+            own.warps,
+            own.stages,
+        )
+
+    return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
+
+
+def _constants(tile: Tile, p: Problem, splits: int) -> tuple[tuple[str, int | bool], ...]:
+    return (
+        ("BM", tile.m),
+        ("BN", tile.n),
+        ("BK", tile.k),
+        ("GROUP", tile.group),
+        ("SPLITS", splits),
+        ("PARTS", min(4, max(1, tile.m * tile.n // (32 * tile.warps * _HELD)))),
+        ("DESCRIBED", tile.described),
+        ("FLAT", tile.flat),
+        ("EVEN_M", p.m % tile.m == 0),
+        ("EVEN_N", p.n % tile.n == 0),
+        ("EVEN_K", (p.k if tile.flat else p.inner) % tile.k == 0),
+        *((name, math.gcd(size, 16)) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner))),
+        *((f"v{i}", width) for i, width in enumerate(p.widths)),
+    )
+
+
+def workspace(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> int:
+    """Bytes of the parts of split sums."""
+    p = kernel.problem(sizes)
+    if tile.splits == 1:
+        return 0
+    return tile.splits * p.batch * p.m * p.n * bits(accumulator(kernel.product)) // 8
+
+
+# which tiles
+
+
+#: Products of f16 in a multiprocessor and a cycle, by architecture (the newest that is not newer).
+_PRODUCTS: Final = {70: 512, 80: 1024, 86: 512, 90: 2048, 100: 4096, 120: 1024}
+#: Bytes that a multiprocessor gets through the cache in a cycle; cycles that a program takes beside its steps, and
+#: a step beside its products and bytes; cycles until the second kernel of split sums has started.
+_BYTES, _BEGIN, _STEP, _LAUNCH = 40.0, 2200.0, 60.0, 3500.0
+#: Cycles for the descriptors of a program, and those of a step that reads through them.
+_DESCRIBING, _DESCRIBED_STEP = 1200.0, 20.0
+_SHAPES: Final = (
+    (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (32, 128), (64, 32), (64, 64), (64, 128), (64, 256),
+    (128, 32), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128),
+)  # fmt: skip
+#: Products of a type beside those of f16.
+_SHARE: Final = {"f16": 1.0, "bf16": 1.0, "i8": 2.0, "f32": 1 / 16, "f64": 1 / 32}
+
+
+def candidates(
+    kernel: ContractionKernel, sizes: Sequence[int], device: Device, most: int = 6, *, described: bool = False
+) -> tuple[Tile, ...]:
+    """Tiles for a problem, the one by rule first.
+
+    Args:
+        kernel: The kernel.
+        sizes: Values of the kernel's ``names``.
+        device: What it runs on.
+        most: How many.
+        described: Also tiles with descriptors, for which a launch needs scratch memory.
+    """
+    p = kernel.problem(sizes)
+    if kernel.across:
+        return _across(p, device)[:most]
+    ranked = sorted(
+        (_cycles(kernel, p, device, t), i, t) for i, t in enumerate(_sensible(kernel, p, device, described=described))
+    )
+    shapes: set[tuple[int, int]] = set()
+    first: list[Tile] = []
+    others: list[Tile] = []
+    for _, _, tile in ranked:  # the best of each shape, then others
+        (others if (tile.m, tile.n) in shapes else first).append(tile)
+        shapes.add((tile.m, tile.n))
+    half = (most + 1) // 2
+    return (*first[:half], *others[: most - half])
+
+
+def _across(p: Problem, device: Device) -> tuple[Tile, ...]:
+    """Tiles of products that are made one by one: as wide as the columns, and enough of them."""
+    n = min(64, max(16, _power(p.n)))
+    enough = max(1, p.m * -(-p.n // n) // (4 * device.processors))
+    m = max(1, min(4096 // n, _power(enough)))
+    shapes = ((m, n), (max(1, m // 2), n), (m * 2, n), (m * 2, max(8, n // 2)), (max(1, m // 4), n))
+    return tuple(dict.fromkeys(Tile(m, n, 16, 4 if m * n > 512 else 1, 1) for m, n in shapes))
+
+
+def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, described: bool) -> Iterator[Tile]:
+    item = max(bits(kernel.product), bits(kernel.a.own.dtype), bits(kernel.b.own.dtype)) // 8
+    exact = kernel.product == "f64" or (kernel.product == "f32" and kernel.precision == "ieee")
+    flat = kernel.axes[3] > 1 and p.inner < 16
+    narrow = any(p.widths[i] * bits(x.own.dtype) < 32 for i, x in enumerate((kernel.a, kernel.b)))
+    aligned = all(p.widths[i] * bits(x.own.dtype) == 128 for i, x in enumerate((kernel.a, kernel.b)))
+    whole = described and device.architecture >= 90 and kernel.describable and aligned and not exact
+    for m, n in _SHAPES:
+        if (m > 16 and m >= 2 * p.m) or (n > 32 and n >= 2 * p.n) or (exact and m * n > 64 * 64):
+            continue
+        warps = min(8, max(4, m * n * (2 if kernel.product == "f64" else 1) // (32 * _HELD)))
+        depths = (16, 32) if exact else (128 // item,) if m * n > 64 * 64 else (256 // item, 128 // item)
+        length = p.k if flat else p.inner
+        if narrow:  # elements that are read one by one are held in registers
+            depths = (max(16, min(64, _NARROW * 32 * warps // m)),)
+        for k in sorted({min(k, max(32 // item, _power(length))) for k in depths}):
+            most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
+            steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
+            for stages in range(max(2, most - 1), most + 1):
+                for splits in _splits(p, m, n, steps, device):
+                    yield Tile(m, n, k, warps, stages, 8, splits, flat)
+                    if whole:
+                        yield Tile(m, n, k, warps, stages, 8, splits, flat, described=True)
+
+
+def _splits(p: Problem, m: int, n: int, steps: int, device: Device) -> Iterator[int]:
+    """Numbers of parts: one, and, where tiles are few, those with which they fill the device."""
+    yield 1
+    tiles = -(-p.m // m) * -(-p.n // n) * p.batch
+    splits = 2
+    while splits <= _MOST_SPLITS and tiles * splits <= 2 * device.processors and steps >= splits * _FEWEST_STEPS:
+        yield splits
+        splits *= 2
+
+
+def _cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> float:
+    """Roughly how long a problem takes."""
+    item = bits(kernel.a.own.dtype) / 8
+    newest = max(a for a in _PRODUCTS if a <= device.architecture)
+    share = _SHARE[kernel.product] * (8 if kernel.product == "f32" and kernel.precision != "ieee" else 1)
+    # whole rates need tiles that the matrix units take as they are, and enough of them for each word read
+    rate = (
+        _PRODUCTS[newest]
+        * share
+        * (1.0 if t.m >= 64 else 0.5)
+        * math.sqrt(math.sqrt(min(1.0, t.m * t.n / (128 * 128))))
+    )
+    steps = -(-p.k // t.k) if t.flat else p.outer * -(-p.inner // t.k)
+    steps = -(-steps // t.splits)
+    held = t.stages * (t.m + t.n) * t.k * item + 1024
+    together = max(
+        1, min(int((device.shared + 1024) // held), 64 // t.warps, 65536 // (32 * t.warps * (40 + _sums(t))))
+    )
+    tiles = -(-p.m // t.m) * -(-p.n // t.n) * p.batch * t.splits
+    waves = -(-tiles // (device.processors * together))
+    busy = min(together, -(-tiles // device.processors))  # programs of a multiprocessor that share it
+    latency = 700.0 / max(1, t.stages - 1)
+    a_step = max(
+        busy * t.m * t.n * t.k / rate + (_DESCRIBED_STEP if t.described else _STEP) * busy,
+        busy * (t.m + t.n) * t.k * item / _BYTES,
+        latency,
+    )
+    total: float = waves * (_BEGIN + _DESCRIBING * t.described + steps * a_step)
+    if t.splits > 1:
+        written = 8.0 * t.splits * p.batch * p.m * p.n
+        total += _LAUNCH + written / (device.processors * _BYTES / 2)
+    return total
+
+
+def _power(n: int) -> int:
+    """The least power of two that is not below ``n``."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _sums(t: Tile) -> int:
+    return t.m * t.n // (32 * t.warps)
