@@ -17,13 +17,14 @@ import numpy as np
 from accord.contract.contract import Contract, NanPolicy, Parameter, Semantic
 from accord.contract.dtypes import ONNX_TYPES, short_name
 from accord.contract.sizes import evaluate_condition, evaluate_size, names_in
-from accord.errors import ContractError, InputError
+from accord.errors import AccordError, ContractError, InputError
 from accord.workbench.buffers import FILLS, Layout, dtype_named
 
 __all__ = [
     "FLOATS",
     "KINDS",
     "Case",
+    "accepts",
     "attributes_of",
     "dtype_of",
     "environment",
@@ -220,6 +221,17 @@ def holds(contract: Contract, conditions: Sequence[str], case: Case) -> bool:
     """Whether conditions hold of a case."""
     sizes = environment(contract.semantic, case)
     return all(evaluate_condition(c, sizes) is not False for c in conditions)
+
+
+def accepts(contract: Contract, case: Case) -> bool:
+    """Whether the contract takes a case: its conditions hold, and each tensor has a shape."""
+    try:
+        shapes = (*input_shapes(contract.semantic, case), *output_shapes(contract.semantic, case))
+        return min((n for x in shapes for n in x or ()), default=0) >= 0 and holds(
+            contract, contract.semantic.constraints, case
+        )
+    except AccordError:
+        return False
 
 
 def kinds_for(s: Semantic) -> list[str]:

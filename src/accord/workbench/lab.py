@@ -12,7 +12,7 @@ import numpy as np
 from accord.contract.contract import Contract, KernelDeclaration
 from accord.contract.sizes import names_in
 from accord.workbench.buffers import FILLS
-from accord.workbench.cases import Case, kinds_for
+from accord.workbench.cases import Case, accepts, kinds_for
 from accord.workbench.compare import Mismatch, compare
 from accord.workbench.explore import Explorer
 from accord.workbench.findings import Finding
@@ -52,6 +52,8 @@ class Lab:
         seed: Everything follows from it.
         tried: Number of calls.
         notes: What was not tried, and why.
+        failed: Number of cases that could not be tried, for other reasons than the kernel's.
+        untried: Those reasons, and how often.
         findings: So far.
     """
 
@@ -72,6 +74,8 @@ class Lab:
         self.explorer = Explorer(contract, kernel, seed)
         self.tried = 0
         self.notes: list[str] = []
+        self.failed = 0
+        self.untried: dict[str, int] = {}
         self.findings: list[Finding] = []
         self.kinds = kinds_for(contract.semantic)
         self._nursery, self._files = nursery, files
@@ -97,7 +101,9 @@ class Lab:
         return Subject(self._nursery, self._files, self.contract, self.kernel)
 
     def trial(self, case: Case) -> Trial | None:
-        """A case with inputs and outputs; None where the reference does not take it."""
+        """A case with inputs and outputs; None where the contract or the reference does not take it."""
+        if not accepts(self.contract, case):
+            return None  # nothing is promised there, by the reference neither
         try:
             inputs = self.oracle.inputs(case)
             return Trial(case, inputs, self.oracle.expected(case, inputs, self.subject.memory))

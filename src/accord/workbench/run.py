@@ -30,8 +30,12 @@ _SHRINKING = 1.0
 #: Seconds by which a check may be late for the cases that it has to look at.
 _PATIENCE = 6.0
 _HUNG = 1
+#: Cases that may fail, for other reasons than the kernel's, before one is tried.
+_FAILED = 12
 #: What findings say whose calls are not to be repeated.
 _ENDLESS = ("does not end", "more and more memory")
+#: Faults that findings name which only tensors of more than 2³¹ elements show.
+_LARGE = (17,)
 #: Elements of an input of a case that is given.
 _MOST = 1 << 26
 
@@ -169,6 +173,7 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
             _looked(lab, sizes, first, began + seconds, report)
     if lab.tried == 0:
         lab.notes.append("no case could be made from the contract: give one with --case")
+    lab.notes += [f"{why} (cases: {count})" for why, count in lab.untried.items()]
     report.calls, report.seconds = lab.tried, now() - began
     report.notes = lab.notes
     return report
@@ -178,10 +183,7 @@ def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report:
     """One check, until something is found or the time is over; how often the kernel did not end."""
     hung = 0
     for count, case in enumerate(cases, 1):
-        try:
-            found = check.examine(lab, case)
-        except UnusableError:
-            found = None
+        found = _examined(lab, check, case)
         report.checks[check.name] = report.checks.get(check.name, 0) + 1
         if found is not None and not _known(found, report.findings):
             report.findings.append(_smaller(lab, check, found))
@@ -193,6 +195,31 @@ def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report:
     return hung
 
 
+def _examined(lab: Lab, check: Check, case: Case) -> Finding | None:
+    """What a check finds in a case; a case that cannot be tried is noted, and others are."""
+    try:
+        return check.examine(lab, case)
+    except UnusableError:
+        return None
+    except ContractError as error:  # the reference, or the examples, are not what is declared
+        found, first = _contradiction(lab, case, error), error
+    except Exception as error:  # noqa: BLE001 - whatever one case raises, there are others
+        found, first = None, error
+        why = f"{type(error).__name__}: {error}"
+        lab.untried[why] = lab.untried.get(why, 0) + 1
+    lab.failed += 1
+    if lab.failed >= _FAILED and lab.tried == 0:
+        raise first
+    return found
+
+
+def _contradiction(lab: Lab, case: Case, error: ContractError) -> Finding:
+    return Finding(
+        "semantic", "reference", error.message, case=case, expected=str(error.expected or "what is declared"),
+        found=str(error.found or error), remedy=error.remedy or "Correct the declaration, or the reference.",
+    )  # fmt: skip
+
+
 def _known(found: Finding, others: Sequence[Finding]) -> bool:
     """Whether another check has found the same."""
     same = [f.faults for f in others if f.clause == found.clause]
@@ -201,7 +228,7 @@ def _known(found: Finding, others: Sequence[Finding]) -> bool:
 
 def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:
     """The finding with the smallest case that still shows it."""
-    if found.case is None or any(words in found.what for words in _ENDLESS):
+    if found.case is None or found.faults == _LARGE or any(words in found.what for words in _ENDLESS):
         return found
     until = now() + _SHRINKING
     progress = True
@@ -213,10 +240,7 @@ def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:
                 break
             if not lab.explorer.fits(case):
                 continue
-            try:
-                again = check.examine(lab, case)
-            except UnusableError:
-                continue
+            again = _examined(lab, check, case)
             if again is not None and again.clause == found.clause and again.case is not None:
                 found = again
                 progress = True

@@ -340,9 +340,10 @@ class Subject:
         found = self.child.ask(message, [file], 10 * LIMIT)
         if isinstance(found, Outcome):
             return found
-        if "error" in found[0]:
-            return Outcome("failed", _said(found[0]))
-        return Outcome("ok")
+        reply, files = found
+        if "error" in reply:
+            return Outcome("failed", _said(reply), reply=reply)
+        return Outcome("ok", outputs=results_of(reply, files) if files else [])
 
     def workspace(self, case: Case) -> int:
         """Bytes of scratch memory that are promised."""

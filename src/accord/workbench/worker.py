@@ -9,12 +9,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import resource
 import socket
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ __all__ = ["work"]
 
 #: Relative changes of the inputs by which a reference is asked how sensitive it is.
 _CHANGES = 6
+#: Bytes of private memory for calls with huge tensors.
+_LITTLE = 1 << 30
 
 
 def work(channel: socket.socket) -> None:
@@ -143,7 +146,6 @@ class _Worker:
     ) -> tuple[dict[str, Any], list[int]]:
         """Call a kernel with tensors of :mod:`accord.workbench.far`."""
         bound = self._bound(kernel, types)
-        assert isinstance(bound, WriteKernel)
         arrays, mapped = [], []
         for lane, t in enumerate(spec["tensors"]):
             mapped.append(Pieces(files[0], lane, t["pieces"]))
@@ -151,9 +153,16 @@ class _Worker:
         try:
             inputs = [None if i is None else arrays[i] for i in spec["inputs"]]
             workspace = np.empty(spec["workspace"], np.uint8) if spec["workspace"] else None
-            bound(inputs, [arrays[i] for i in spec["outputs"]], spec["attributes"], workspace)
-        except KernelError as error:
-            raise _KernelError(error) from error
+            try:
+                if isinstance(bound, CallKernel):
+                    with _little_memory():
+                        returned = list(bound(inputs, spec["attributes"]))
+                    results, file = _packed(returned, None, [])
+                    return {"results": results}, [file]
+                assert isinstance(bound, WriteKernel)
+                bound(inputs, [arrays[i] for i in spec["outputs"]], spec["attributes"], workspace)
+            except Exception as error:
+                raise _KernelError(error) from error
         finally:
             for m in mapped:
                 m.close()
@@ -291,6 +300,17 @@ class _Reference(CallKernel):
         assert reference is not None
         result = reference(*inputs, **attributes)
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+@contextlib.contextmanager
+def _little_memory() -> Iterator[None]:
+    """Private memory of a process as large as tensors that are not large; what copies a huge one fails."""
+    least, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (min(_LITTLE, least), most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (least, most))
 
 
 def _contract(op: Sequence[Any]) -> Contract:

@@ -14,6 +14,7 @@ from accord.workbench.cases import Case, dtype_of, input_shapes, output_shapes
 from accord.workbench.checks.judge import finding, judged
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, Trial
+from accord.workbench.subject import UnusableError
 
 __all__ = ["CHECKS"]
 
@@ -261,12 +262,19 @@ def _refused(lab: Lab, case: Case) -> Finding | None:
     broken = [c for c in lab.contract.semantic.constraints if not _holds(lab, [c], case)]
     if not broken:
         return None
-    if lab.trial(case) is not None:
-        return None
     try:
-        outcome = lab.subject.call(case, lab.oracle.inputs(case), None)
+        inputs = lab.oracle.inputs(case)
+    except (AccordError, UnusableError):
+        return None  # no inputs have such sizes
+    try:
+        lab.oracle.expected(case, inputs, lab.subject.memory)
+    except UnusableError:
+        pass
     except AccordError:
-        return None  # no output has a shape
+        return None
+    else:
+        return None  # the reference does not mind
+    outcome = lab.subject.call(case, inputs, None)
     lab.tried += 1
     if not outcome.ok or not any(o is not None and o.size for o in outcome.outputs):
         return None
