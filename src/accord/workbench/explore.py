@@ -26,7 +26,7 @@ _SHAPES = ((3, 5), (7,), (), (2, 3, 4), (1, 1), (0, 3), (17,), (2, 3, 4, 5), (33
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 #: Types that cases can be made for, the most telling first.
 _TYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int8", "int64", "uint8", "int16", "uint16", "uint32",
-          "uint64", "bool")  # fmt: skip
+          "uint64", "bool", "float8_e4m3fn", "float8_e5m2", "int4", "uint4")  # fmt: skip
 #: Where a contract names no types, as many as any kernel may be given.
 _USUAL = ("float32", "float64", "float16")
 _TRIES = 200
@@ -141,7 +141,9 @@ class Explorer:
 
     def _numbers(self, name: str, sizes: Mapping[str, int]) -> Sequence[int]:
         """Values of an attribute that sizes depend on, beside its default: 1 and the sizes as often as what divides."""
-        default = self._s.attributes[name].default
+        default, choices = self._s.attributes[name].default, self._s.attributes[name].choices
+        if choices:
+            return [c for c in choices if c != default] or list(choices)
         if isinstance(default, bool):
             return [int(not default)]
         known = {n for n in sizes.values() if n > 0}
@@ -215,12 +217,16 @@ def _numbers_in(condition: str) -> list[int]:
 
 
 def _required(a: Attribute) -> Any:
+    if a.choices:
+        return a.choices[0]
     return {"INT": 1, "FLOAT": 0.5, "STRING": "", "INTS": [1], "FLOATS": [0.5], "STRINGS": [""]}.get(a.kind, 0)
 
 
 def _others(a: Attribute) -> list[Any]:
     """Values beside the default that an attribute probably takes."""
     d = a.default
+    if a.choices:
+        return [c for c in a.choices if c != d]
     if a.kind == "FLOAT":
         return [0.25, 1.5] if d in (None, 0.0) else [d * 8, d / 2]
     if a.kind == "INT":

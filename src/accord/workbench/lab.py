@@ -142,6 +142,11 @@ class Lab:
         """Whether the plain form of a call has shown the same."""
         return found.clause != "meaning" and any(f.clause == found.clause for f in self.findings)
 
+    @property
+    def exact(self) -> bool:
+        """Equal inputs are promised to give equal bits."""
+        return bool(self.contract.semantic.deterministic and self.subject.scheduling.deterministic)
+
     def rng(self, case: Case) -> np.random.Generator:
         """Random numbers that depend on a case and nothing else."""
         return np.random.default_rng((self.seed, case.seed, 7))

@@ -36,6 +36,16 @@ _FAILED = 12
 _ENDLESS = ("does not end", "more and more memory")
 #: Faults that findings name which only tensors of more than 2³¹ elements show.
 _LARGE = (17,)
+_WRONG = ("meaning", "execution.accumulate", "semantic.nan", "semantic.batch", "scheduling.deterministic")
+#: What is not looked into where a promise is known to be broken on which all others rest.
+_EFFECTS = {
+    "meaning": _WRONG,
+    "execution.accumulate": ("scheduling.deterministic", "semantic.batch"),
+    "execution.workspace": (*_WRONG, "execution.thread_safe", "scheduling.stateless"),
+    "execution.alignment": _WRONG,
+    "scheduling.stateless": (*_WRONG, "execution.thread_safe", "execution.views"),
+    "scheduling.deterministic": (*_WRONG, "scheduling.stateless", "execution.thread_safe"),
+}
 #: Elements of an input of a case that is given.
 _MOST = 1 << 26
 
@@ -202,7 +212,8 @@ def _examined(lab: Lab, check: Check, case: Case) -> Finding | None:
     except UnusableError:
         return None
     except ContractError as error:  # the reference, or the examples, are not what is declared
-        found, first = _contradiction(lab, case, error), error
+        found = _contradiction(lab, case, error)
+        first: Exception = error
     except Exception as error:  # noqa: BLE001 - whatever one case raises, there are others
         found, first = None, error
         why = f"{type(error).__name__}: {error}"
@@ -221,9 +232,14 @@ def _contradiction(lab: Lab, case: Case, error: ContractError) -> Finding:
 
 
 def _known(found: Finding, others: Sequence[Finding]) -> bool:
-    """Whether another check has found the same."""
+    """Whether another check has found the same, or what explains it."""
     same = [f.faults for f in others if f.clause == found.clause]
-    return any(faults == found.faults or set(faults) & set(found.faults) for faults in same)
+    if any(faults == found.faults or set(faults) & set(found.faults) for faults in same):
+        return True
+    causes = {f.clause for f in others}
+    return any(clause in causes and found.clause in effects for clause, effects in _EFFECTS.items()) or (
+        "execution.workspace" in causes and found.clause == "memory" and 16 not in found.faults
+    )
 
 
 def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:

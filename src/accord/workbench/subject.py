@@ -49,7 +49,7 @@ class Trouble:
 
     Attributes:
         kind: "input" (changed), "outside" (wrote beside a tensor), "workspace" (wrote beside it), "alias", "output"
-            (wrong type, dtype or shape), "printed", "library".
+            (wrong type, dtype or shape), "overlap" (elements of an output share memory), "printed", "library".
         tensor: Concerned.
         text: For people.
     """
@@ -270,6 +270,8 @@ class Subject:
         shapes: Sequence[tuple[int, ...]] | None = None,
         *,
         limit: float | None = None,
+        alignment: int = 1,
+        clear: str = "",
         **how: Any,
     ) -> Outcome:
         """Call the kernel once.
@@ -279,13 +281,15 @@ class Subject:
             inputs: Its inputs, row-major.
             shapes: Of the outputs, where the declaration leaves them open.
             limit: Seconds; None: by the size of the inputs.
+            alignment: Of all tensors, where it is more than what is declared.
+            clear: What is 0 before the call, whatever the case says: "workspace" or "outputs".
             how: ``shift``, ``traced``, ``hold`` (see :meth:`accord.workbench.worker._Worker.call`).
         """
         if limit is None:
             limit = LIMIT + _EACH * max((x.size for x in inputs if x is not None), default=0)
         if self.kind in GRAPHS:
             return self._in_graph(case, inputs, 10 * limit)
-        prepared = self.image(case, inputs, shapes)
+        prepared = Prepared(self, case, inputs, shapes, alignment=alignment, clear=clear)
         try:
             message = {
                 "do": "call",
@@ -375,6 +379,7 @@ class Subject:
     def _outcome(self, found: Any, prepared: Prepared, shift: int, *, graph: bool = False) -> Outcome:
         if isinstance(found, Outcome):
             if "address" in found.reply:
+                found.reply["null"] = 0 <= found.reply["address"] + self.child.base < 1 << 16
                 aligned = found.reply["kernel"] and not found.reply["address"] + self.child.base
                 found.reply["aligned" if aligned else "outside"] = True
                 found.text += ": " + (
@@ -426,6 +431,8 @@ class Subject:
             for other in r["with"]:
                 if other > o:
                     found.append(Trouble("alias", p.name, f"outputs '{p.name}' and '{ports[other].name}' share memory"))
+            if r["shared"]:
+                found.append(Trouble("overlap", p.name, f"elements of output '{p.name}' share memory (stride 0)"))
             if r["earlier"]:
                 found.append(Trouble("alias", p.name, f"output '{p.name}' is memory of an earlier call's result"))
         return found
@@ -453,6 +460,9 @@ class Prepared:
         inputs: Sequence[Array | None],
         shapes: Sequence[Any] | None,
         graph: tuple[str, ...] = (),
+        *,
+        alignment: int = 1,
+        clear: str = "",
     ) -> None:
         self._subject = subject
         self._case = case
@@ -460,7 +470,7 @@ class Prepared:
         s = subject.contract.semantic
         self._names: list[str] = []
         sections: list[Section] = []
-        align = subject.memory.alignment
+        align = max(alignment, subject.memory.alignment)
 
         def add(name: str, shape: Sequence[int], dtype: str, layout: Layout, least: int = align) -> int:
             start = sum(x.pages for x in sections) * PAGE
@@ -497,6 +507,9 @@ class Prepared:
         for k, x in zip(self.inputs, inputs, strict=True):
             if k is not None:
                 self.image.array(k)[...] = x
+        for k in self.outputs if clear == "outputs" else [self.workspace] if clear == "workspace" else ():
+            if k is not None:
+                self.image.array(k)[...] = 0
         self.image.remember()
 
     def spec(self) -> dict[str, Any]:

@@ -389,6 +389,7 @@ def _packed(returned: Sequence[Any], mapped: Mapped | None, earlier: Sequence[Se
                 "shape": array.shape,
                 "offset": offset,
                 "range": [low - arena(), high - arena()],
+                "shared": _shares_elements(array) or (array is a and not array.flags.writeable and array.size > 0),
                 "earlier": any(low < b and a < high for a, b in map(_bounds, kept)),
                 "with": [i for i, other in enumerate(returned) if other is not a and _overlap(array, other)],
             }
@@ -403,6 +404,12 @@ def _bounds(array: Any) -> tuple[int, int]:
         return address, address
     reach = [s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True)]
     return address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + array.itemsize
+
+
+def _shares_elements(a: Any) -> bool:
+    """Whether elements of an array are the same memory: strides of 0, and windows that overlap."""
+    low, high = _bounds(a)
+    return bool(high - low < a.size * a.itemsize)
 
 
 def _overlap(a: Any, b: Any) -> bool:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from accord.workbench.cases import KINDS, Case
-from accord.workbench.compare import Mismatch
+from accord.workbench.compare import Mismatch, same_bits
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Lab, Trial
 from accord.workbench.subject import Outcome, Trouble
 
-__all__ = ["finding", "judged", "settled", "status_finding"]
+__all__ = ["FAILS", "finding", "judged", "settled", "status_finding", "unequal"]
+
+#: Faults of a call that gives an error instead of results.
+FAILS = (30,)
+#: Processes that are asked whether a call is wrong in itself; alignment of memory that suits every instruction.
+_PROCESSES, _LINE = 3, 64
 
 _TROUBLES = {
     "input": ("execution.in_place", (5, 34), "inputs are read only, unless an output is declared to take their place",
@@ -19,6 +26,8 @@ _TROUBLES = {
                   "Correct the expression in `workspace`, or what the kernel uses."),
     "alias": ("execution.views", (6, 7), "results are memory of their own, unless `views` or `in_place` is declared",
               "Return a copy, or declare the view."),
+    "overlap": ("execution.layouts", (18,), "each element of an output is memory of its own, which may be written",
+                "Return an array that owns its elements: a copy of what was broadcast."),
     "output": ("meaning", (39,), "the declared outputs are returned, as arrays",
                "Return one NumPy array for each declared output."),
     "printed": ("process", (30,), "an error is a status or an exception, and nothing is printed",
@@ -54,24 +63,96 @@ def judged(lab: Lab, trial: Trial, outcome: Outcome) -> Finding | None:
 def _nothing_to_do(case: Case) -> bool:
     """A reordering of one element gives what there was, and NumPy then a view of it."""
     few = (*case.sizes.values(), *case.lead, *(n for s in case.shapes.values() for n in s))
-    return min(few, default=_FEW) < _FEW or bool(case.attributes)
+    return min(few, default=_FEW) < _FEW
 
 
 def settled(lab: Lab, trial: Trial, found: Finding | None, when: str = "after other calls") -> Finding | None:
-    """The same finding, or one about state where the call is right in a process of its own."""
+    """The same finding, or the one that explains it.
+
+    A call that is right in a process of its own is wrong because of earlier calls; results that differ from process to
+    process are not deterministic; what is right where memory is aligned, or 0, needs that.
+    """
     if found is None or "does not end" in found.what or "printed" in found.what:
         return found
-    for _ in range(2):
+    first, second = [], []
+    for _ in range(_PROCESSES):
         alone = lab.fresh()
         try:
-            if judged(lab, trial, lab.call(trial, alone)) is not None:
-                return found
+            first.append(lab.call(trial, alone))
+            second.append(lab.call(trial, alone) if first[-1].ok else first[-1])
         finally:
             alone.child.close()
+    wrong = [judged(lab, trial, o) is not None for o in first]
+    ran = [o for o in first if o.ok and not o.troubles]
+    if lab.exact and len(ran) == len(first) and not all(_equal(ran[0], o) for o in ran):
+        return unequal(lab, trial.case, "in another process", (33, 34, 8))
+    if not any(wrong) or not any(judged(lab, trial, o) is not None for o in second):
+        which = when if not any(wrong) else "in the first call of a process"
+        return finding(
+            lab, "scheduling.stateless", f"the result depends on earlier calls: {which}, {found.what}",
+            faults=(7, 8, 43) if not any(wrong) else (34, 8), case=trial.case, expected=found.expected,
+            found=found.found,
+            remedy="Keep nothing from one call to the next; what has to survive is an input and an output (`state`).",
+        )  # fmt: skip
+    return _explained(lab, trial, found) if lab.subject.writes else found
+
+
+def _explained(lab: Lab, trial: Trial, found: Finding) -> Finding:
+    """What kind of memory would make a call right that is wrong in every process."""
+    facts = {"case": trial.case, "expected": found.expected, "found": found.found}
+    misread = found.clause in ("meaning", "execution.accumulate", "semantic.nan") and found.faults != FAILS
+    unwritten = found.clause == "memory" and 19 in found.faults
+    if (misread or unwritten or found.clause == "execution.alignment") and _right(lab, trial, alignment=_LINE):
+        return _misaligned(lab, trial.case, found.expected, found.found)
+    if found.clause == "execution.alignment":  # an instruction that is not allowed met something else
+        return _ended(lab, trial.case, found.found)
+    if (misread or unwritten) and lab.subject.memory.workspace and _right(lab, trial, clear="workspace"):
+        return _left_over(lab, "execution.workspace", "the workspace", facts)
+    if misread and _right(lab, trial, clear="outputs"):
+        return _left_over(lab, "memory", "its output", facts)
+    return found
+
+
+def _right(lab: Lab, trial: Trial, **how: object) -> bool:
+    alone = lab.fresh()
+    try:
+        return judged(lab, trial, lab.call(trial, alone, **how)) is None
+    finally:
+        alone.child.close()
+
+
+def _left_over(lab: Lab, clause: str, what: str, facts: Mapping[str, object]) -> Finding:
     return finding(
-        lab, "scheduling.stateless", f"the result depends on earlier calls: {when}, {found.what}", faults=(7, 8, 43),
-        case=trial.case, expected=found.expected, found=found.found,
-        remedy="Keep nothing from one call to the next; what has to survive is an input and an output (`state`).",
+        lab, clause, f"the result depends on what {what} held before the call", faults=(20, 19), **facts,
+        remedy="Write before reading: what memory holds is not defined.",
+    )  # fmt: skip
+
+
+def _misaligned(lab: Lab, case: Case, expected: str, found: str) -> Finding:
+    return finding(
+        lab, "execution.alignment", "the kernel needs pointers that are more aligned than declared", faults=(15,),
+        case=case, expected=f"{expected} with pointers aligned to {lab.subject.memory.alignment} bytes", found=found,
+        remedy="Declare `alignment`, or use loads that take any address.",
+    )  # fmt: skip
+
+
+def _ended(lab: Lab, case: Case, found: str) -> Finding:
+    return finding(
+        lab, "process", "the kernel ends its process", case=case, expected="a status, whatever happens", found=found,
+        remedy="Check bounds, tails and null pointers.",
+    )  # fmt: skip
+
+
+def _equal(a: Outcome, b: Outcome) -> bool:
+    return all(map(same_bits, a.outputs, b.outputs))
+
+
+def unequal(lab: Lab, case: Case, when: str, faults: tuple[int, ...]) -> Finding:
+    """Other bits for equal inputs."""
+    return finding(
+        lab, "scheduling.deterministic", f"equal inputs give other bits {when}", faults=faults, case=case,
+        expected="equal bits", found="results that differ",
+        remedy="Add in a fixed order, use no random numbers; or declare `deterministic=False`.",
     )  # fmt: skip
 
 
@@ -93,21 +174,20 @@ def status_finding(lab: Lab, case: Case, outcome: Outcome) -> Finding | None:
         )  # fmt: skip
     if outcome.status == "crashed":
         outside = bool(outcome.reply.get("outside"))
-        workspace = outside and outcome.text.endswith("the workspace")
-        null = outside and "not given" in outcome.text
+        null = bool(outcome.reply.get("null"))
+        none_given = null and bool(lab.subject.memory.workspace) and not lab.subject.workspace(case)
+        workspace = outside and (outcome.text.endswith("the workspace") or none_given)
         if outcome.reply.get("aligned"):
-            return finding(
-                lab, "execution.alignment", "the kernel needs pointers that are more aligned than declared",
-                faults=(15,), case=case, expected=f"pointers aligned to {lab.subject.memory.alignment} bytes",
-                found=outcome.text, remedy="Declare `alignment`, or use loads that take any address.",
-            )  # fmt: skip
+            return _misaligned(lab, case, "results", outcome.text)
+        if not outside:
+            return _ended(lab, case, outcome.text)
         return finding(
             lab,
-            "execution.workspace" if workspace else "memory" if outside else "process",
-            "the kernel touches memory that it was not given" if outside else "the kernel ends its process",
-            faults=(20,) if workspace else (22, 17) if null else (16, 11, 14) if outside else (),
+            "execution.workspace" if workspace else "memory",
+            "the kernel touches memory that it was not given",
+            faults=(20,) if workspace else (22, 17) if null else (16, 11, 14),
             case=case,
-            expected="only the tensors and the workspace are touched" if outside else "a status, whatever happens",
+            expected="only the tensors and the workspace are touched",
             found=outcome.text,
             remedy="Check bounds, tails and null pointers.",
         )
@@ -123,7 +203,7 @@ def status_finding(lab: Lab, case: Case, outcome: Outcome) -> Finding | None:
             remedy="Compute it, or say in the kernel's `constraints` and `types` for what it is.",
         )  # fmt: skip
     return finding(
-        lab, "meaning", "the kernel fails", faults=(30,), case=case, expected="results", found=outcome.text,
+        lab, "meaning", "the kernel fails", faults=FAILS, case=case, expected="results", found=outcome.text,
         remedy="Compute it, or return status 1 for what the contract does not accept.",
     )  # fmt: skip
 
@@ -168,7 +248,7 @@ def _mismatch(lab: Lab, case: Case, m: Mismatch) -> Finding:
             lab, "execution.in_place", f"output '{m.output}' is wrong where it takes the memory of its input",
             faults=(5,), **facts, remedy="Read each element before it is overwritten, or do not declare `in_place`.",
         )  # fmt: skip
-    if case.values != "normal" or m.close:
+    if m.kind != "constant" and (case.values != "normal" or m.close):
         return finding(
             lab, "execution.accumulate", f"output '{m.output}' loses precision for {KINDS[case.values]}",
             faults=(32,), **facts,

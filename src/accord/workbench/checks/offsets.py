@@ -137,9 +137,7 @@ def _slice(lab: Lab, trial: Trial, axis: str, rows: slice) -> Trial:
     return Trial(_sized(trial.case, axis, _TAIL), inputs, expected)
 
 
-def _repeated(
-    lab: Lab, case: Case, axis: str, part: Trial, tail: Trial, window: int, windows: int
-) -> Finding | None:
+def _repeated(lab: Lab, case: Case, axis: str, part: Trial, tail: Trial, window: int, windows: int) -> Finding | None:
     """A call with windows of rows that repeat those of ``part``, and those of ``tail`` behind them."""
     s = lab.contract.semantic
     count = windows * window
