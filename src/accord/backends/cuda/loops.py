@@ -14,17 +14,19 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from accord.backends.cpu.loop_values import Form, Reduction, Result, form_of
-from accord.backends.cpu.loops import LoopProgram, Operand
-from accord.backends.cpu.nest import magnitude, merge_axes
+from accord.backends.cuda.code import CudaLaunch, KernelText, hints_of
 from accord.backends.cuda.printer import TYPES, TritonPrinter
+from accord.backends.loops.nest import magnitude, merge_axes
+from accord.backends.loops.program import LoopProgram, Lowered, Operand
+from accord.backends.loops.values import Form, Reduction, Result, form_of
+from accord.backends.protocol import Phase
 from accord.errors import CompileError
 from accord.expr.lang import Expr, topological
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Geometry", "LoopKernel", "Stream", "geometry", "loop_kernel"]
+__all__ = ["Geometry", "LoopKernel", "Stream", "geometry", "loop_kernel", "lower_loops"]
 
 #: Elements of a tile of rows, and the longest row that is held as a whole.
 _TILE, _LONGEST = 4096, 16384
@@ -45,11 +47,12 @@ class Stream:
 
 
 @record
-class LoopKernel:
+class LoopKernel(KernelText):
     """The Triton text of one pattern of a loop program.
 
     Parameters of the kernel: pointers of operands with memory and of outputs, sizes of all axes, then of each stream
-    its offset and the strides that are "s". Compile-time ones: BM, BR, and WHOLE (a row fits BR).
+    its offset and the strides that are "s". Compile-time ones: BM, BR, WHOLE (a row fits BR), WIDE (places need 64
+    bits).
 
     Attributes:
         kept: Number of kept axes.
@@ -81,9 +84,23 @@ class LoopKernel:
         """Operands, then outputs."""
         return [*(v for v in self.values if isinstance(v, Stream)), *self.outputs]
 
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """Element types of operands with memory, then of outputs."""
+        return tuple(s.dtype for s in self.streams if s.memory)
+
     def text(self) -> str:
         """The module."""
         return _Writer(self).module()
+
+    def may_overwrite(self, output: int, number: int) -> bool:
+        """Whether an output may take the memory of an operand that lies as it does.
+
+        A program reads its elements before it stores them. What is constant along rows is read again for each piece of
+        a row, after outputs of that kind were stored.
+        """
+        del number
+        return self.stores_full(output) or not any(map(self.stores_full, range(len(self.outputs))))
 
     # what expressions depend on
 
@@ -184,6 +201,40 @@ def _turned(accesses: Sequence[Access], kept: int) -> int | None:
     return None
 
 
+def lower_loops(program: LoopProgram, sources: Sequence[int], targets: Sequence[int], scratch: int) -> Lowered:
+    """A phase that runs ``program``; see :func:`accord.backends.loops.program.lowered`.
+
+    Raises:
+        CompileError: it has a running reduction.
+    """
+    del scratch
+    kernel, dims = loop_kernel(program)
+    launch = functools.partial(_launch, kernel, hints_of(dims))
+    return Lowered(Phase(kernel, (*sources, *targets), dims, launch), 0, kernel.may_overwrite)
+
+
+def _launch(kernel: LoopKernel, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
+    shape = geometry(kernel, sizes)
+    extents = sizes[: kernel.kept + kernel.reduced]
+    wide = _is_wide(kernel, sizes)
+    constants = (("BM", shape.rows), ("BR", shape.columns), ("WHOLE", shape.whole), ("WIDE", wide))
+    tasks = 0 if 0 in extents[: kernel.kept] else math.prod(shape.grid)
+    return CudaLaunch(tuple(sizes), tasks, (*shape.grid, 1), constants, hints, wide, shape.warps)
+
+
+def _is_wide(kernel: LoopKernel, sizes: Sequence[int]) -> bool:
+    """Whether a place in a stream, or a number of elements, needs more than 31 bits."""
+    axes = kernel.kept + kernel.reduced
+    extents, rest = sizes[:axes], iter(sizes[axes:])
+    reach = math.prod(extents)
+    for s in kernel.streams:
+        place = abs(next(rest))
+        for n, kind in zip(extents, s.kinds, strict=True):
+            place += abs(n - 1) * (0 if kind == "0" else 1 if kind == "1" else abs(next(rest)))
+        reach = max(reach, place)
+    return reach + 2 * _LONGEST >= 1 << 31
+
+
 @record
 class Geometry:
     """How a kernel is started.
@@ -261,7 +312,7 @@ class _Writer:
             self._rows()
         else:
             self._flat()
-        constants = "BM: tl.constexpr, BR: tl.constexpr, WHOLE: tl.constexpr"
+        constants = "BM: tl.constexpr, BR: tl.constexpr, WHOLE: tl.constexpr, WIDE: tl.constexpr"
         body = "\n".join(self.lines)
         head = "import triton\nimport triton.language as tl\n\n\n"
         return f"{head}{''.join(self.helpers)}@triton.jit\ndef {k.symbol}({', '.join(names)}, {constants}):\n{body}\n"
@@ -271,7 +322,7 @@ class _Writer:
     def _kept(self) -> None:
         """Coordinates along the kept axes, and where each stream begins in a row."""
         k = self.k
-        self.emit("m = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)")
+        self.emit("m = tl.program_id(0).to(tl.int64 if WIDE else tl.int32) * BM + tl.arange(0, BM)")
         total = " * ".join(f"e{a}" for a in range(k.kept))
         self.emit(f"some = m < {total}")
         self._coordinates("m", 0, k.kept)
@@ -308,13 +359,13 @@ class _Writer:
     def _rows(self) -> None:
         k = self.k
         if not k.reductions:
-            self.emit("r = tl.program_id(1).to(tl.int64) * BR + tl.arange(0, BR)")
+            self.emit("r = tl.program_id(1).to(tl.int64 if WIDE else tl.int32) * BR + tl.arange(0, BR)")
             self._piece()
             self._full_outputs(self._tile_values())
             return
         self.emit("if WHOLE:")
         with self._indented():
-            self.emit("r = tl.arange(0, BR).to(tl.int64)")
+            self.emit("r = tl.arange(0, BR).to(tl.int64 if WIDE else tl.int32)")
             self._piece()
             self._passes(held=True)
         self.emit("else:")
@@ -370,7 +421,7 @@ class _Writer:
     def _walk(self) -> Iterator[None]:
         self.emit("for start in range(0, length, BR):")
         with self._indented():
-            self.emit("r = start + tl.arange(0, BR).to(tl.int64)")
+            self.emit("r = start + tl.arange(0, BR).to(tl.int64 if WIDE else tl.int32)")
             self._piece()
             yield
 
@@ -437,7 +488,7 @@ class _Writer:
                 loaded = f"tl.load(p{number} + {at}, mask={mask})"
                 names += self._named([f"({loaded}) != 0" if v.dtype == "bool" else loaded])
             else:
-                names += self._named([at])
+                names += self._named([f"({at}).to(tl.int64)"])
             number += 1
         return names
 
@@ -470,7 +521,7 @@ class _Writer:
                 loaded = f"tl.load(p{number} + b{number}[:, None], mask=some[:, None])"
                 names += self._named([f"({loaded}) != 0" if v.dtype == "bool" else loaded])
             else:
-                names += self._named([f"b{number}[:, None]"])
+                names += self._named([f"b{number}[:, None].to(tl.int64)"])
             number += 1
         return names
 
