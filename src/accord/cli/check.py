@@ -27,6 +27,7 @@ __all__ = ["check_command", "header_command", "new_command"]
         "accord op check shop::ChannelShuffle --load shuffle.py",
         "accord op check shop::Norm --load norm.py --kernel c --seconds 30",
         """accord op check shop::Norm --load norm.py --case '{"sizes": {"N": 1, "D": 17}}'""",
+        "accord op check shop::Norm --load norm.py --record docs/operators",
         "accord op check Softmax",
     ),
 )
@@ -35,6 +36,11 @@ __all__ = ["check_command", "header_command", "new_command"]
 @click.option("--kernel", metavar="NAME", help="Only this kernel. [default: all for the CPU]")
 @click.option("--case", metavar="JSON", help="Only this call, as a finding gives it.")
 @click.option("--seed", default=0, show_default=True, help="All that is drawn follows from it.")
+@click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the operators' documents: what was found is kept in its checks.json, for `accord op docs`.",
+)
 @click.option("--seconds", type=click.FloatRange(0.1), help="Time for each kernel. [default: 5]")
 @click.pass_obj
 def check_command(
@@ -44,6 +50,7 @@ def check_command(
     kernel: str | None,
     case: str | None,
     seed: int,
+    record: Path | None,
     seconds: float | None,
 ) -> None:
     """Check the kernels of NAME against its contract, each in a process of its own.
@@ -57,6 +64,12 @@ def check_command(
         reports = check_operator(
             name, files, kernel=kernel, case=case, seed=seed, seconds=seconds or BUDGET, progress=advance
         )
+    if record is not None:
+        from accord.workbench.document import CHECKS
+        from accord.workbench.records import add_records
+
+        record.mkdir(parents=True, exist_ok=True)
+        add_records(record / CHECKS, name, {r.kernel: r.record(seed) for r in reports if r.digest and r.calls})
     data = {
         "operator": name,
         "seed": seed,

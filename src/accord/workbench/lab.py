@@ -52,6 +52,8 @@ class Lab:
         seed: Everything follows from it.
         tried: Number of calls.
         notes: What was not tried, and why.
+        dtypes: Of inputs of calls that came to an end.
+        ranges: Least and greatest of each size in them.
         failed: Number of cases that could not be tried, for other reasons than the kernel's.
         untried: Those reasons, and how often.
         findings: So far.
@@ -74,6 +76,8 @@ class Lab:
         self.explorer = Explorer(contract, kernel, seed)
         self.tried = 0
         self.notes: list[str] = []
+        self.dtypes: set[str] = set()
+        self.ranges: dict[str, tuple[int, int]] = {}
         self.failed = 0
         self.untried: dict[str, int] = {}
         self.findings: list[Finding] = []
@@ -121,7 +125,13 @@ class Lab:
         """Call the kernel."""
         self.tried += 1
         shapes = [e.own.shape for e in trial.expected]
-        return (subject or self.subject).call(trial.case, trial.inputs, shapes, **how)
+        outcome = (subject or self.subject).call(trial.case, trial.inputs, shapes, **how)
+        if outcome.ok:
+            self.dtypes |= {x.dtype.name for x in trial.inputs if x is not None}
+            for name, n in trial.case.sizes.items():
+                low, high = self.ranges.get(name, (n, n))
+                self.ranges[name] = (min(low, n), max(high, n))
+        return outcome
 
     def wrong(self, trial: Trial, outcome: Outcome) -> Mismatch | None:
         """The first output that is not what it should be."""

@@ -13,12 +13,14 @@ from accord.errors import AccordError, ContractError, InputError
 from accord.workbench.buffers import Layout
 from accord.workbench.cases import Case
 from accord.workbench.checks import all_checks
+from accord.workbench.checks.judge import known
 from accord.workbench.checks.meaning import SIZES
 from accord.workbench.explore import elements
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, now
 from accord.workbench.nursery import Nursery
 from accord.workbench.oracle import Oracle
+from accord.workbench.records import CheckRecord
 from accord.workbench.subject import Child, Outcome, UnusableError
 
 __all__ = ["Report", "check_operator"]
@@ -30,22 +32,14 @@ _SHRINKING = 1.0
 #: Seconds by which a check may be late for the cases that it has to look at.
 _PATIENCE = 6.0
 _HUNG = 1
+#: Cases of one check that show what is known before it is left.
+_AGAIN = 10
 #: Cases that may fail, for other reasons than the kernel's, before one is tried.
 _FAILED = 12
 #: What findings say whose calls are not to be repeated.
 _ENDLESS = ("does not end", "more and more memory")
 #: Faults that findings name which only tensors of more than 2³¹ elements show.
 _LARGE = (17,)
-_WRONG = ("meaning", "execution.accumulate", "semantic.nan", "semantic.batch", "scheduling.deterministic")
-#: What is not looked into where a promise is known to be broken on which all others rest.
-_EFFECTS = {
-    "meaning": _WRONG,
-    "execution.accumulate": ("scheduling.deterministic", "semantic.batch"),
-    "execution.workspace": (*_WRONG, "execution.thread_safe", "scheduling.stateless"),
-    "execution.alignment": _WRONG,
-    "scheduling.stateless": (*_WRONG, "execution.thread_safe", "execution.views"),
-    "scheduling.deterministic": (*_WRONG, "scheduling.stateless", "execution.thread_safe"),
-}
 #: Elements of an input of a case that is given.
 _MOST = 1 << 26
 
@@ -64,6 +58,9 @@ class Report:
         seconds: Time.
         checks: Check → number of cases that it looked at.
         notes: What was not tried, and why.
+        digest: Hash of its code, see :func:`accord.workbench.author.code_digest`; "" for a reference.
+        dtypes: Of inputs of its calls.
+        ranges: Least and greatest of each size in them.
     """
 
     kernel: str
@@ -73,6 +70,16 @@ class Report:
     seconds: float = 0.0
     checks: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    digest: str = ""
+    dtypes: tuple[str, ...] = ()
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def record(self, seed: int) -> CheckRecord:
+        """What is kept of it beside the operator's document."""
+        return CheckRecord(
+            self.digest, seed, self.calls, self.dtypes, self.ranges, self.checks,
+            tuple(f"{f.clause}: {f.what}" for f in self.findings), tuple(self.notes),
+        )  # fmt: skip
 
 
 def check_operator(
@@ -185,22 +192,26 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
         lab.notes.append("no case could be made from the contract: give one with --case")
     lab.notes += [f"{why} (cases: {count})" for why, count in lab.untried.items()]
     report.calls, report.seconds = lab.tried, now() - began
-    report.notes = lab.notes
+    report.notes, report.dtypes, report.ranges = lab.notes, tuple(sorted(lab.dtypes)), lab.ranges
+    report.digest = lab.subject.digest()
     return report
 
 
 def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report: Report) -> int:
     """One check, until something is found or the time is over; how often the kernel did not end."""
-    hung = 0
+    hung = again = 0
     for count, case in enumerate(cases, 1):
         found = _examined(lab, check, case)
         report.checks[check.name] = report.checks.get(check.name, 0) + 1
-        if found is not None and not _known(found, report.findings):
+        if found is not None and not known(lab, found):
             report.findings.append(_smaller(lab, check, found))
             hung += found.clause == "process" and any(words in found.what for words in _ENDLESS)
             if not check.every or found.clause in ("process", "memory"):
                 break
-        if now() > until and (count >= check.least or now() > until + _PATIENCE):
+        elif found is not None:
+            again += 1
+        late = now() > until and (count >= check.least or report.findings or now() > until + _PATIENCE)
+        if late or again >= _AGAIN:
             break
     return hung
 
@@ -229,17 +240,6 @@ def _contradiction(lab: Lab, case: Case, error: ContractError) -> Finding:
         "semantic", "reference", error.message, case=case, expected=str(error.expected or "what is declared"),
         found=str(error.found or error), remedy=error.remedy or "Correct the declaration, or the reference.",
     )  # fmt: skip
-
-
-def _known(found: Finding, others: Sequence[Finding]) -> bool:
-    """Whether another check has found the same, or what explains it."""
-    same = [f.faults for f in others if f.clause == found.clause]
-    if any(faults == found.faults or set(faults) & set(found.faults) for faults in same):
-        return True
-    causes = {f.clause for f in others}
-    return any(clause in causes and found.clause in effects for clause, effects in _EFFECTS.items()) or (
-        "execution.workspace" in causes and found.clause == "memory" and 16 not in found.faults
-    )
 
 
 def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:

@@ -26,7 +26,7 @@ from accord.workbench.nursery import BROKEN, Nursery
 from accord.workbench.traps import fault_in
 from accord.workbench.wire import ClosedError, receive, send
 
-__all__ = ["CONTIGUOUS", "Child", "Outcome", "Subject", "Trouble", "UnusableError", "results_of"]
+__all__ = ["CONTIGUOUS", "LEFT", "Child", "Outcome", "Subject", "Trouble", "UnusableError", "results_of"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -35,6 +35,8 @@ CONTIGUOUS = Layout()
 LIMIT, _EACH = 4.0, 1e-4
 #: Alignment of scratch memory, as the runtime gives it.
 _LINE = 64
+#: Errors of a runtime that does not give a node to the kernel.
+LEFT = ("FallbackError", "UnsupportedError", "BackendError")
 GRAPHS = ("expression", "composition", "generated")
 WRITERS = ("library", "tvm_ffi")
 
@@ -315,7 +317,7 @@ class Subject:
             graph = one_node(self.contract, case, attributes_of(self.contract.semantic, case), inputs, fixed=fixed)
             outcome = self.run(graph, inputs, case, limit)
             empty = any(x is not None and x.size == 0 for x in inputs)
-            fallen = outcome.reply.get("error") in ("FallbackError", "UnsupportedError")
+            fallen = outcome.reply.get("error") in LEFT
             if fallen and self.contract.semantic.domain in BUILT_IN:
                 raise UnusableError(f"the backend leaves it to the reference: {outcome.text}")
             if fixed and empty and outcome.status == "refused":
@@ -337,6 +339,13 @@ class Subject:
             return self._outcome(found, prepared, 0, graph=True)
         finally:
             prepared.image.close()
+
+    def digest(self) -> str:
+        """Hash of the kernel's code; "" for a reference, or where its process cannot be asked."""
+        if self.kernel is None:
+            return ""
+        found = self.child.ask({"do": "digest", "kernel": self.address})
+        return "" if isinstance(found, Outcome) else str(found[0].get("digest", ""))
 
     def far(self, case: Case, spec: Mapping[str, Any], file: int) -> Outcome:
         """Call with tensors of :mod:`accord.workbench.far`."""

@@ -101,6 +101,15 @@ class _Worker:
         made = builtin_contract(domain, name) if is_builtin(domain) else contract_for(domain, name, 1 << 30)
         return {"contract": as_json(made)}, []
 
+    def digest(self, *, kernel: Sequence[Any], files: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
+        """Hash of a kernel's code."""
+        from accord.workbench.author import code_digest
+
+        del files
+        *op, name = kernel
+        contract = _contract(op)
+        return {"digest": code_digest(contract, contract.kernel(name))}, []
+
     def call(
         self,
         *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from accord.workbench.cases import KINDS, Case
 from accord.workbench.compare import Mismatch, same_bits
@@ -10,8 +10,19 @@ from accord.workbench.findings import Finding
 from accord.workbench.lab import Lab, Trial
 from accord.workbench.subject import Outcome, Trouble
 
-__all__ = ["FAILS", "finding", "judged", "settled", "status_finding", "unequal"]
+__all__ = ["FAILS", "finding", "judged", "known", "settled", "status_finding", "unequal"]
 
+_ENDS, _TOUCHES = "the kernel ends its process", "the kernel touches memory that it was not given"
+_WRONG = ("meaning", "execution.accumulate", "semantic.nan", "semantic.batch", "scheduling.deterministic")
+#: What is not looked into where a promise is known to be broken on which all others rest.
+_EFFECTS = {
+    "meaning": _WRONG,
+    "execution.accumulate": ("scheduling.deterministic", "semantic.batch"),
+    "execution.workspace": (*_WRONG, "execution.thread_safe", "scheduling.stateless"),
+    "execution.alignment": _WRONG,
+    "scheduling.stateless": (*_WRONG, "execution.thread_safe", "execution.views"),
+    "scheduling.deterministic": (*_WRONG, "scheduling.stateless", "execution.thread_safe"),
+}
 #: Faults of a call that gives an error instead of results.
 FAILS = (30,)
 #: Processes that are asked whether a call is wrong in itself; alignment of memory that suits every instruction.
@@ -50,8 +61,10 @@ def judged(lab: Lab, trial: Trial, outcome: Outcome) -> Finding | None:
     if found is not None:
         return found
     ordered = sorted(outcome.troubles, key=lambda t: list(_TROUBLES).index(t.kind))
+    kinds = {t.kind for t in ordered}
     for trouble in ordered:
-        if trouble.kind != "printed" and not (trouble.kind == "alias" and _nothing_to_do(trial.case)):
+        few = trouble.kind in ("alias", "overlap") and kinds >= {"alias"} and _nothing_to_do(trial.case)
+        if trouble.kind != "printed" and not few:
             return _trouble(lab, trial.case, trouble)
     mismatch = lab.wrong(trial, outcome)
     if mismatch is not None:
@@ -66,14 +79,33 @@ def _nothing_to_do(case: Case) -> bool:
     return min(few, default=_FEW) < _FEW
 
 
+def known(lab: Lab, found: Finding) -> bool:
+    """Whether another check has found the same, or what explains it."""
+    if any(f.clause == found.clause and (f.faults == found.faults or set(f.faults) & set(found.faults))
+           for f in lab.findings):  # fmt: skip
+        return True
+    causes = {f.clause for f in lab.findings}
+    ended = {f.what for f in lab.findings} & {_ENDS, _TOUCHES}
+    return (
+        any(cause in causes and found.clause in effects for cause, effects in _EFFECTS.items())
+        or ("execution.workspace" in causes and found.clause == "memory" and 16 not in found.faults)
+        or ("execution.alignment" in causes and found.clause == "memory" and 19 in found.faults)
+        or (bool(ended) and found.what in (_ENDS, _TOUCHES))
+    )
+
+
 def settled(lab: Lab, trial: Trial, found: Finding | None, when: str = "after other calls") -> Finding | None:
     """The same finding, or the one that explains it.
 
-    A call that is right in a process of its own is wrong because of earlier calls; results that differ from process to
-    process are not deterministic; what is right where memory is aligned, or 0, needs that.
+    What is right where memory is aligned, or 0, needs that; a call that is right in a process of its own is wrong
+    because of earlier calls; results that differ from process to process are not deterministic.
     """
-    if found is None or "does not end" in found.what or "printed" in found.what:
+    if found is None or "does not end" in found.what or "printed" in found.what or known(lab, found):
         return found
+    if lab.subject.writes:
+        explained = _cured(lab, trial, found)
+        if explained is not None:
+            return explained
     first, second = [], []
     for _ in range(_PROCESSES):
         alone = lab.fresh()
@@ -82,49 +114,48 @@ def settled(lab: Lab, trial: Trial, found: Finding | None, when: str = "after ot
             second.append(lab.call(trial, alone) if first[-1].ok else first[-1])
         finally:
             alone.child.close()
-    wrong = [judged(lab, trial, o) is not None for o in first]
     ran = [o for o in first if o.ok and not o.troubles]
     if lab.exact and len(ran) == len(first) and not all(_equal(ran[0], o) for o in ran):
         return unequal(lab, trial.case, "in another process", (33, 34, 8))
-    if not any(wrong) or not any(judged(lab, trial, o) is not None for o in second):
-        which = when if not any(wrong) else "in the first call of a process"
-        return finding(
-            lab, "scheduling.stateless", f"the result depends on earlier calls: {which}, {found.what}",
-            faults=(7, 8, 43) if not any(wrong) else (34, 8), case=trial.case, expected=found.expected,
-            found=found.found,
-            remedy="Keep nothing from one call to the next; what has to survive is an input and an output (`state`).",
-        )  # fmt: skip
-    return _explained(lab, trial, found) if lab.subject.writes else found
+    first_wrong, second_wrong = ([judged(lab, trial, o) is not None for o in outcomes] for outcomes in (first, second))
+    if all(first_wrong) and any(second_wrong):
+        return found
+    which, faults = ("in the first call of a process", (34, 8)) if all(first_wrong) else (when, (7, 8, 43))
+    return finding(
+        lab, "scheduling.stateless", f"the result depends on earlier calls: {which}, {found.what}", faults=faults,
+        case=trial.case, expected=found.expected, found=found.found,
+        remedy="Keep nothing from one call to the next; what has to survive is an input and an output (`state`).",
+    )  # fmt: skip
 
 
-def _explained(lab: Lab, trial: Trial, found: Finding) -> Finding:
-    """What kind of memory would make a call right that is wrong in every process."""
-    facts = {"case": trial.case, "expected": found.expected, "found": found.found}
+def _cured(lab: Lab, trial: Trial, found: Finding) -> Finding | None:
+    """What is broken, if calls are right with memory of another kind, and wrong without, each time."""
     misread = found.clause in ("meaning", "execution.accumulate", "semantic.nan") and found.faults != FAILS
     unwritten = found.clause == "memory" and 19 in found.faults
-    if (misread or unwritten or found.clause == "execution.alignment") and _right(lab, trial, alignment=_LINE):
-        return _misaligned(lab, trial.case, found.expected, found.found)
-    if found.clause == "execution.alignment":  # an instruction that is not allowed met something else
-        return _ended(lab, trial.case, found.found)
-    if (misread or unwritten) and lab.subject.memory.workspace and _right(lab, trial, clear="workspace"):
-        return _left_over(lab, "execution.workspace", "the workspace", facts)
-    if misread and _right(lab, trial, clear="outputs"):
-        return _left_over(lab, "memory", "its output", facts)
-    return found
+    crashed = found.clause == "execution.alignment"
+    if (misread or unwritten or crashed) and _helps(lab, trial, alignment=_LINE):
+        return found if crashed else _misaligned(lab, trial.case, found.expected, found.found)
+    if crashed:  # an instruction that is not allowed met something else
+        return _ended(lab, trial.case, found.found.partition(": an instruction")[0])
+    if (misread or unwritten) and lab.subject.memory.workspace and _helps(lab, trial, clear="workspace"):
+        return _left_over(lab, "execution.workspace", "the workspace", trial.case, found)
+    if misread and _helps(lab, trial, clear="outputs"):
+        return _left_over(lab, "memory", "its output", trial.case, found)
+    return None
 
 
-def _right(lab: Lab, trial: Trial, **how: object) -> bool:
-    alone = lab.fresh()
-    try:
-        return judged(lab, trial, lab.call(trial, alone, **how)) is None
-    finally:
-        alone.child.close()
+def _helps(lab: Lab, trial: Trial, **how: Any) -> bool:
+    """Whether calls are right with memory of a kind, and wrong without, in turn."""
+    for _ in range(2):
+        if judged(lab, trial, lab.call(trial, **how)) is not None or judged(lab, trial, lab.call(trial)) is None:
+            return False
+    return True
 
 
-def _left_over(lab: Lab, clause: str, what: str, facts: Mapping[str, object]) -> Finding:
+def _left_over(lab: Lab, clause: str, what: str, case: Case, found: Finding) -> Finding:
     return finding(
-        lab, clause, f"the result depends on what {what} held before the call", faults=(20, 19), **facts,
-        remedy="Write before reading: what memory holds is not defined.",
+        lab, clause, f"the result depends on what {what} held before the call", faults=(20, 19), case=case,
+        expected=found.expected, found=found.found, remedy="Write before reading: what memory holds is not defined.",
     )  # fmt: skip
 
 
@@ -138,7 +169,7 @@ def _misaligned(lab: Lab, case: Case, expected: str, found: str) -> Finding:
 
 def _ended(lab: Lab, case: Case, found: str) -> Finding:
     return finding(
-        lab, "process", "the kernel ends its process", case=case, expected="a status, whatever happens", found=found,
+        lab, "process", _ENDS, case=case, expected="a status, whatever happens", found=found,
         remedy="Check bounds, tails and null pointers.",
     )  # fmt: skip
 
@@ -184,7 +215,7 @@ def status_finding(lab: Lab, case: Case, outcome: Outcome) -> Finding | None:
         return finding(
             lab,
             "execution.workspace" if workspace else "memory",
-            "the kernel touches memory that it was not given",
+            _TOUCHES,
             faults=(20,) if workspace else (22, 17) if null else (16, 11, 14),
             case=case,
             expected="only the tensors and the workspace are touched",

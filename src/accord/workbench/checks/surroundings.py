@@ -17,6 +17,7 @@ from accord.workbench.findings import Finding
 from accord.workbench.graphs import node, ports
 from accord.workbench.lab import Check, Lab, Trial
 from accord.workbench.oracle import Expected
+from accord.workbench.subject import LEFT
 
 __all__ = ["CHECKS", "OWN_CODE"]
 
@@ -106,7 +107,7 @@ def _in_graph(lab: Lab, case: Case) -> Finding | None:
             graph, inputs = _surrounded(lab, a, b, constants=constants)
             outcome = lab.subject.run(graph, inputs, case)
             lab.tried += 1
-            if outcome.status == "refused" and outcome.reply.get("error") in ("FallbackError", "UnsupportedError"):
+            if outcome.status == "refused" and outcome.reply.get("error") in LEFT:
                 return None
             expected = [_negative(e) for e in (*a.expected, *b.expected)]
             found = judged(lab, Trial(case, [], []), outcome)
