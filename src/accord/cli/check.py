@@ -78,6 +78,7 @@ def check_command(
             {
                 "kernel": r.kernel,
                 "kind": r.kind,
+                "checked": bool(r.calls),
                 "calls": r.calls,
                 "checks": r.checks,
                 "findings": [f.data(name, files, seed) for f in r.findings],
@@ -93,11 +94,12 @@ def check_command(
 
 def _draw(console: Console, name: str, files: Sequence[str], seed: int, reports: Sequence[Report]) -> None:
     for r in reports:
-        verdict = plural(len(r.findings), "finding") if r.findings else "nothing found"
+        verdict = plural(len(r.findings), "finding") if r.findings else "nothing found" if r.calls else "not checked"
+        run = f" in {plural(r.calls, 'call')}, {r.seconds:.1f} s" if r.calls else ""
         line(
             console,
-            f"{name}, kernel {r.kernel} ({r.kind}): {verdict} in {plural(r.calls, 'call')}, {r.seconds:.1f} s",
-            style="bold red" if r.findings else "bold green",
+            f"{name}, kernel {r.kernel} ({r.kind}): {verdict}{run}",
+            style="bold red" if r.findings else "bold green" if r.calls else "bold yellow",
         )
         for f in r.findings:
             facts: list[tuple[str, Any]] = [

@@ -25,6 +25,10 @@ __all__ = ["Check", "Lab", "Trial"]
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
+#: Elements of the largest input of a kernel that is interpreted.
+_INTERPRETED = 20_000
+
+
 @dataclass(slots=True)
 class Trial:
     """A call and what should have come of it.
@@ -73,7 +77,7 @@ class Lab:
         self.oracle = oracle
         self.seed = seed
         self.subject = Subject(nursery, files, contract, kernel)
-        self.explorer = Explorer(contract, kernel, seed)
+        self.explorer = Explorer(contract, kernel, seed, _INTERPRETED if self.interpreted else 200_000)
         self.tried = 0
         self.notes: list[str] = []
         self.dtypes: set[str] = set()
@@ -93,6 +97,11 @@ class Lab:
     def graph(self) -> bool:
         """The kernel runs as part of a graph only."""
         return self.subject.kind in ("expression", "composition", "generated")
+
+    @property
+    def interpreted(self) -> bool:
+        """The kernel runs in Triton's interpreter: slowly, and one call at a time."""
+        return self.subject.kind == "triton"
 
     @property
     def fixed(self) -> bool:

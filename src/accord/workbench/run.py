@@ -15,6 +15,7 @@ from accord.workbench.cases import Case
 from accord.workbench.checks import all_checks
 from accord.workbench.checks.judge import known
 from accord.workbench.checks.meaning import SIZES
+from accord.workbench.compiled import compiled, lacking
 from accord.workbench.explore import elements
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, now
@@ -117,12 +118,42 @@ def check_operator(
         reports = []
         for k in chosen:
             if k is not None and k.device != "cpu":
-                reports.append(Report(k.name, k.kind, notes=[f"it runs on {k.device}; no kernel of it is run here"]))
+                reports.append(_for_gpu(nursery, files, contract, k, oracle, seed, one, seconds, progress))
                 continue
             lab = Lab(nursery, files, contract, k, oracle, seed)
             with contextlib.closing(lab):
                 reports.append(_checked(lab, one, seconds, progress))
         return reports
+
+
+def _for_gpu(
+    nursery: Nursery,
+    files: Sequence[str],
+    contract: Contract,
+    kernel: KernelDeclaration,
+    oracle: Oracle,
+    seed: int,
+    one: Case | None,
+    seconds: float,
+    progress: Progress,
+) -> Report:
+    """A kernel for GPUs without one: Triton's interpreter runs it, and its compiler says where it fits."""
+    why = lacking() if kernel.kind == "triton" else "kernels of this kind run on a GPU only"
+    if why is None:
+        with (
+            contextlib.closing(Nursery(interprets=True)) as interpreting,
+            contextlib.closing(Lab(interpreting, files, contract, kernel, oracle, seed)) as lab,
+        ):
+            report = _checked(lab, one, seconds, progress)
+            report.notes.append("threads, streams and barriers: that needs a GPU; Triton's interpreter has none")
+    else:
+        report = Report(kernel.name, kernel.kind, notes=[f"its calls: {why}"])
+    if one is None and (why is None or kernel.kind == "cuda"):
+        progress(f"{kernel.name}: compilers")
+        findings, notes = compiled(nursery, files, contract, kernel, 2 * seconds)
+        report.findings += findings
+        report.notes += notes
+    return report
 
 
 def _described(nursery: Nursery, name: str, files: Sequence[str]) -> Contract:

@@ -33,12 +33,14 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 CONTIGUOUS = Layout()
 #: Seconds that a call may take, and those for each element of the largest input beside.
 LIMIT, _EACH = 4.0, 1e-4
+#: How many times as long an interpreted kernel may take.
+_INTERPRETED = 10
 #: Alignment of scratch memory, as the runtime gives it.
 _LINE = 64
 #: Errors of a runtime that does not give a node to the kernel.
 LEFT = ("FallbackError", "UnsupportedError", "BackendError")
 GRAPHS = ("expression", "composition", "generated")
-WRITERS = ("library", "tvm_ffi")
+WRITERS = ("library", "tvm_ffi", "triton")
 
 
 class UnusableError(Exception):
@@ -289,6 +291,7 @@ class Subject:
         """
         if limit is None:
             limit = LIMIT + _EACH * max((x.size for x in inputs if x is not None), default=0)
+            limit *= _INTERPRETED if self.kind == "triton" else 1
         if self.kind in GRAPHS:
             return self._in_graph(case, inputs, 10 * limit)
         prepared = Prepared(self, case, inputs, shapes, alignment=alignment, clear=clear)
@@ -399,7 +402,7 @@ class Subject:
             return found
         reply, files = found
         if "error" in reply:
-            refused = reply["status"] == REFUSED or (reply["status"] == 0 and self.kind != "library")
+            refused = reply["status"] == REFUSED or (reply["status"] == 0 and self.kind not in ("library", "triton"))
             outcome = Outcome("refused" if refused else "failed", _said(reply), reply=reply)
             outcome.troubles += prepared.troubles()
             return outcome

@@ -101,6 +101,21 @@ class _Worker:
         made = builtin_contract(domain, name) if is_builtin(domain) else contract_for(domain, name, 1 << 30)
         return {"contract": as_json(made)}, []
 
+    def compile(
+        self, *, kernel: Sequence[Any], architectures: Sequence[str], files: Sequence[int]
+    ) -> tuple[dict[str, Any], list[int]]:
+        """What a compiler says of a kernel for GPUs; no architectures: the names of those that it is for."""
+        from accord.kernels.architectures import ARCHITECTURES, compile_report
+
+        del files
+        *op, name = kernel
+        contract = _contract(op)
+        declared = contract.kernel(name)
+        if not architectures:
+            return {"for": (declared.execution or contract.execution).architectures or tuple(ARCHITECTURES)}, []
+        made = compile_report(contract, declared, architectures)
+        return {"compilations": [dataclasses.asdict(c) for c in made]}, []
+
     def digest(self, *, kernel: Sequence[Any], files: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
         """Hash of a kernel's code."""
         from accord.workbench.author import code_digest

@@ -119,7 +119,7 @@ def _many(lab: Lab, case: Case) -> Finding | None:
         return None
     subject = lab.fresh()
     try:
-        for k in range(_MANY if not lab.graph else _MANY // 4):
+        for k in range(_MANY // 4 if lab.graph or lab.interpreted else _MANY):
             trial = trials[k % len(trials)]
             found = judged(lab, trial, lab.call(trial, subject))
             if found is not None:
@@ -325,7 +325,8 @@ CHECKS = (
     Check("equal bits", _large_too, _repeat, lambda lab: lab.exact, share=0.5),
     Check("batches", _batches, _sliced, lambda lab: bool(lab.contract.semantic.batch), share=0.7, least=6),
     Check("threads", _large_too, _together,
-          lambda lab: not lab.graph and lab.subject.memory.thread_safe and lab.contract.semantic.deterministic),
+          lambda lab: not lab.graph and not lab.interpreted and lab.subject.memory.thread_safe
+          and lab.contract.semantic.deterministic),
     Check("many calls", _once_only, _many, lambda lab: lab.contract.semantic.deterministic),
-    Check("memory", _sizeable, _grows, lambda lab: not lab.graph, share=0.5),
+    Check("memory", _sizeable, _grows, lambda lab: not lab.graph and not lab.interpreted, share=0.5),
 )  # fmt: skip

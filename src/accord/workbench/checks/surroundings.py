@@ -165,6 +165,14 @@ def _surrounded(lab: Lab, a: Trial, b: Trial, *, constants: bool) -> tuple[dict[
     }, given  # fmt: skip
 
 
+def _apart(lab: Lab) -> bool:
+    return not lab.graph and not lab.interpreted and lab.kernel is not None
+
+
+def _joined(lab: Lab) -> bool:
+    return lab.contract.semantic.deterministic and not lab.interpreted
+
+
 #: First: where others compute, all that is found is about them.
-OWN_CODE = (Check("own code", _one, _foreign, lambda lab: not lab.graph and lab.kernel is not None, share=0.2),)
-CHECKS = (Check("graphs", _graphs, _in_graph, lambda lab: lab.contract.semantic.deterministic, share=1.0),)
+OWN_CODE = (Check("own code", _one, _foreign, _apart, share=0.2),)
+CHECKS = (Check("graphs", _graphs, _in_graph, _joined, share=1.0),)
