@@ -33,6 +33,8 @@ __all__ = ["work"]
 
 #: Relative changes of the inputs by which a reference is asked how sensitive it is.
 _CHANGES = 6
+#: Packages whose own exceptions are no business of a kernel's author.
+_PLUMBING = ("accord", "numpy")
 #: Bytes of private memory for calls with huge tensors.
 _LITTLE = 1 << 30
 
@@ -143,7 +145,7 @@ class _Worker:
         try:
             with trace or contextlib.nullcontext():
                 returned = _called(bound, spec, mapped)
-            reply: dict[str, Any] = {} if trace is None else {"callers": sorted(trace.packages), "reference": trace.own}
+            reply: dict[str, Any] = {} if trace is None else trace.told()
             if returned is None:
                 return reply, []
             results, file = _packed(returned, mapped, self._held)
@@ -460,11 +462,12 @@ class _Trace:
     Attributes:
         packages: Top-level names; for Accord's own the first two.
         own: The operator's reference is among what was called.
+        raised: Something that the author's own code called raised an exception.
     """
 
     def __init__(self, bound: BoundKernel) -> None:
         self.packages: set[str] = set()
-        self.own = False
+        self.own = self.raised = False
         reference = bound.contract.semantic.reference
         self._code = getattr(reference, "__code__", None)
 
@@ -474,6 +477,10 @@ class _Trace:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
 
+    def told(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"callers": sorted(self.packages), "reference": self.own, "raised": self.raised}
+
     def _seen(self, frame: Any, event: str, argument: Any) -> None:
         if event == "call":
             self.own |= frame.f_code is self._code
@@ -481,6 +488,8 @@ class _Trace:
         elif event == "c_call":
             module = getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
             self._note(module)
+        elif event == "c_exception":
+            self.raised |= str(frame.f_globals.get("__name__")).partition(".")[0] not in _PLUMBING
 
     def _note(self, module: Any) -> None:
         first, *rest = str(module).split(".")

@@ -14,6 +14,8 @@ __all__ = ["FAILS", "finding", "judged", "known", "settled", "status_finding", "
 
 _ENDS, _TOUCHES = "the kernel ends its process", "the kernel touches memory that it was not given"
 _WRONG = ("meaning", "execution.accumulate", "semantic.nan", "semantic.batch", "scheduling.deterministic")
+#: What is told as it is.
+_SETTLED = ("does not end", "more and more memory", "printed")
 #: What is not looked into where a promise is known to be broken on which all others rest.
 _EFFECTS = {
     "meaning": _WRONG,
@@ -100,7 +102,7 @@ def settled(lab: Lab, trial: Trial, found: Finding | None, when: str = "after ot
     What is right where memory is aligned, or 0, needs that; a call that is right in a process of its own is wrong
     because of earlier calls; results that differ from process to process are not deterministic.
     """
-    if found is None or "does not end" in found.what or "printed" in found.what or known(lab, found):
+    if found is None or known(lab, found) or any(words in found.what for words in _SETTLED):
         return found
     if lab.subject.writes:
         explained = _cured(lab, trial, found)
