@@ -26,7 +26,7 @@ from accord.workbench.nursery import BROKEN, Nursery
 from accord.workbench.traps import fault_in
 from accord.workbench.wire import ClosedError, receive, send
 
-__all__ = ["CONTIGUOUS", "LEFT", "Child", "Outcome", "Subject", "Trouble", "UnusableError", "results_of"]
+__all__ = ["CONTIGUOUS", "LEFT", "REFUSALS", "Child", "Outcome", "Subject", "Trouble", "UnusableError", "results_of"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -37,6 +37,8 @@ LIMIT, _EACH = 4.0, 1e-4
 _INTERPRETED = 10
 #: Alignment of scratch memory, as the runtime gives it.
 _LINE = 64
+#: How a kernel may answer a call that its contract does not accept: any status but 0 keeps harm away.
+REFUSALS = ("refused", "failed")
 #: Errors of a runtime that does not give a node to the kernel.
 LEFT = ("FallbackError", "UnsupportedError", "BackendError")
 GRAPHS = ("expression", "composition", "generated")

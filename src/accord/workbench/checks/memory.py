@@ -14,12 +14,9 @@ from accord.workbench.cases import Case, dtype_of, input_shapes, output_shapes
 from accord.workbench.checks.judge import finding, judged
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, Trial
-from accord.workbench.subject import UnusableError
+from accord.workbench.subject import REFUSALS, UnusableError
 
 __all__ = ["CHECKS"]
-
-#: How a kernel may answer a call that its contract does not accept: any status but 0 keeps harm away.
-REFUSALS = ("refused", "failed")
 
 
 # layouts

@@ -14,10 +14,10 @@ from accord.workbench.checks.judge import finding, judged
 from accord.workbench.compare import compare
 from accord.workbench.elf import needs_of
 from accord.workbench.findings import Finding
-from accord.workbench.graphs import node, ports
+from accord.workbench.graphs import node, one_node, ports
 from accord.workbench.lab import Check, Lab, Trial
 from accord.workbench.oracle import Expected
-from accord.workbench.subject import LEFT
+from accord.workbench.subject import LEFT, REFUSALS
 
 __all__ = ["CHECKS", "OWN_CODE"]
 
@@ -109,6 +109,9 @@ def _in_graph(lab: Lab, case: Case) -> Finding | None:
             lab.tried += 1
             if outcome.status == "refused" and outcome.reply.get("error") in LEFT:
                 return None
+            if outcome.status in REFUSALS and not _alone(lab, a):
+                lab.notes.append(f"graphs: the runtime cannot run the operator: {outcome.text}")
+                return None
             expected = [_negative(e) for e in (*a.expected, *b.expected)]
             found = judged(lab, Trial(case, [], []), outcome)
             if found is None:
@@ -126,6 +129,13 @@ def _in_graph(lab: Lab, case: Case) -> Finding | None:
                     "`accumulate`, and what the kernel keeps of inputs that look constant.",
                 )  # fmt: skip
     return None
+
+
+def _alone(lab: Lab, trial: Trial) -> bool:
+    """Whether a graph of the operator and nothing else runs."""
+    attributes = attributes_of(lab.contract.semantic, trial.case)
+    graph = one_node(lab.contract, trial.case, attributes, trial.inputs, fixed=lab.fixed)
+    return lab.subject.run(graph, trial.inputs, trial.case).ok
 
 
 def _negative(e: Expected) -> Expected:
