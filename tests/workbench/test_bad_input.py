@@ -77,7 +77,7 @@ def test_kernels_that_do_not_compute(check, kernel, words):
 def test_a_reference_that_does_something_else_than_declared(check):
     result = check(OPERATOR.replace("return x * 2", "return x[:1]"))
     assert result.exit_code == 1
-    assert "another shape than the declaration" in result.stderr
+    assert "another shape than the declaration" in result.stdout
     result = check(OPERATOR.replace("return x * 2", "os._exit(1)"))
     assert result.exit_code == 1
     assert "the reference cannot be evaluated" in result.stderr
@@ -98,6 +98,49 @@ def test_cases_that_are_none(check, case, words):
     result = check(f"{OPERATOR}\ntwice.python(lambda x: x * 2)", "--case", case)
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_one_case_that_cannot_be_made_ends_no_check(check):
+    seldom = "if len(x) == 16: raise KeyError\n    if len(x) == 17: return x[:1]\n    return x * 2"
+    result = check(f"{OPERATOR.replace('return x * 2', seldom)}\ntwice.python(lambda x: x * 2)")
+    assert result.exit_code == 1
+    assert "another shape than the declaration" in result.stdout
+    assert result.stdout.count("expected") == 1, "what the kernel computes is right"
+
+
+def test_what_was_verified_is_kept_for_the_document(check, tmp_path):
+    result = check(f"{OPERATOR}\ntwice.python(lambda x: x * 2)", "--record", str(tmp_path / "docs"))
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "docs"
+    written = call("op", "docs", "bad::Twice", "--load", str(tmp_path / "operators.py"), "--out", str(folder))
+    assert written.exit_code == 0, written.output
+    (text,) = (p.read_text() for p in folder.glob("*.md"))
+    assert "nothing found in" in text
+    assert "N 0 to 100000" in text
+
+
+def test_kernels_that_need_a_gpu_are_not_called_right(check):
+    from accord.workbench.compiled import lacking
+
+    text = f"""{OPERATOR}
+from accord.contract.code import TritonCode
+twice.triton(TritonCode("nowhere:kernel", lambda known: (1,)))
+"""
+    result = check(text, "--kernel", "triton")
+    if lacking() is None:
+        assert result.exit_code == 1
+        assert "cannot be imported" in result.stdout
+    else:
+        assert "kernel triton (triton): not checked" in result.stdout
+        assert lacking() in result.stdout
+
+
+def test_kernels_of_files_are_compiled(tmp_path):
+    path = tmp_path / "operators.py"
+    path.write_text(OPERATOR.replace("bad::", "compile::"))
+    result = call("op", "compile", "compile::Twice", "--load", str(path))
+    assert result.exit_code == 2
+    assert "compile::Twice has no Triton or CUDA kernel" in result.stderr
 
 
 def test_unknown_kernels(check):

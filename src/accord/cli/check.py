@@ -27,6 +27,7 @@ __all__ = ["check_command", "header_command", "new_command"]
         "accord op check shop::ChannelShuffle --load shuffle.py",
         "accord op check shop::Norm --load norm.py --kernel c --seconds 30",
         """accord op check shop::Norm --load norm.py --case '{"sizes": {"N": 1, "D": 17}}'""",
+        "accord op check shop::Norm --load norm.py --record docs/operators",
         "accord op check Softmax",
     ),
 )
@@ -35,6 +36,11 @@ __all__ = ["check_command", "header_command", "new_command"]
 @click.option("--kernel", metavar="NAME", help="Only this kernel. [default: all for the CPU]")
 @click.option("--case", metavar="JSON", help="Only this call, as a finding gives it.")
 @click.option("--seed", default=0, show_default=True, help="All that is drawn follows from it.")
+@click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the operators' documents: what was found is kept in its checks.json, for `accord op docs`.",
+)
 @click.option("--seconds", type=click.FloatRange(0.1), help="Time for each kernel. [default: 5]")
 @click.pass_obj
 def check_command(
@@ -44,6 +50,7 @@ def check_command(
     kernel: str | None,
     case: str | None,
     seed: int,
+    record: Path | None,
     seconds: float | None,
 ) -> None:
     """Check the kernels of NAME against its contract, each in a process of its own.
@@ -57,6 +64,12 @@ def check_command(
         reports = check_operator(
             name, files, kernel=kernel, case=case, seed=seed, seconds=seconds or BUDGET, progress=advance
         )
+    if record is not None:
+        from accord.workbench.document import CHECKS
+        from accord.workbench.records import add_records
+
+        record.mkdir(parents=True, exist_ok=True)
+        add_records(record / CHECKS, name, {r.kernel: r.record(seed) for r in reports if r.digest and r.calls})
     data = {
         "operator": name,
         "seed": seed,
@@ -65,6 +78,7 @@ def check_command(
             {
                 "kernel": r.kernel,
                 "kind": r.kind,
+                "checked": bool(r.calls),
                 "calls": r.calls,
                 "checks": r.checks,
                 "findings": [f.data(name, files, seed) for f in r.findings],
@@ -80,11 +94,12 @@ def check_command(
 
 def _draw(console: Console, name: str, files: Sequence[str], seed: int, reports: Sequence[Report]) -> None:
     for r in reports:
-        verdict = plural(len(r.findings), "finding") if r.findings else "nothing found"
+        verdict = plural(len(r.findings), "finding") if r.findings else "nothing found" if r.calls else "not checked"
+        run = f" in {plural(r.calls, 'call')}, {r.seconds:.1f} s" if r.calls else ""
         line(
             console,
-            f"{name}, kernel {r.kernel} ({r.kind}): {verdict} in {plural(r.calls, 'call')}, {r.seconds:.1f} s",
-            style="bold red" if r.findings else "bold green",
+            f"{name}, kernel {r.kernel} ({r.kind}): {verdict}{run}",
+            style="bold red" if r.findings else "bold green" if r.calls else "bold yellow",
         )
         for f in r.findings:
             facts: list[tuple[str, Any]] = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accord.cli.common import FAILED, Screen, Verb, line, plural, size_text, table, wrong_use
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,12 +21,14 @@ __all__ = ["command"]
 _EXAMPLES = (
     "accord op compile accord::LayerNorm",
     "accord op compile accord::ChannelShuffle --arch sm_90 --arch sm_86 --kernel cuda",
+    "accord op compile shop::Norm --load norm.py",
     "accord op compile accord::Attention --size S=4096 --json",
 )
 
 
 @click.command("compile", cls=Verb, examples=_EXAMPLES)
 @click.argument("name")
+@load_option
 @click.option("--arch", "names", multiple=True, metavar="SM", help="Only for this architecture; may be repeated.")
 @click.option("--kernel", "only", help="Only the kernel of this name.")
 @click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size or attribute to compile for.")

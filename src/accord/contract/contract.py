@@ -79,12 +79,21 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute: its ONNX kind ("INT", "FLOATS", "STRING", "GRAPH" ...) and its default, if it has one."""
+    """One attribute.
+
+    Attributes:
+        name: As in the schema.
+        kind: ONNX's: "INT", "FLOATS", "STRING", "GRAPH" ...
+        required: A node has to give it.
+        default: What it is where a node does not.
+        choices: The values that it may have; empty: any of its kind.
+    """
 
     name: str
     kind: str
     required: bool = False
     default: Any = None
+    choices: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

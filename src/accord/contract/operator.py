@@ -10,7 +10,8 @@ For example::
     channel_shuffle.constraint("C % groups == 0")
 
 The function is the reference: NumPy arrays in, NumPy arrays out. Parameters with a ``Tensor`` annotation are inputs
-(``| None`` makes one optional), keyword-only parameters are attributes. Sizes are names, integers, or expressions of
+(``| None`` makes one optional), keyword-only parameters are attributes (``Literal["none", "tanh"]`` is one of a few
+values). Sizes are names, integers, or expressions of
 names and integer attributes; ``...`` as the first size stands for any leading axes. From this follow the schema, the
 checks
 when a model is loaded, and the shapes of outputs.
@@ -386,12 +387,14 @@ def _attribute(name: str, parameter: inspect.Parameter, hint: Any) -> Attribute:
     if hint in _ATTRIBUTES:
         return Attribute(parameter.name, _ATTRIBUTES[hint], required, default)
     arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal and {type(a) for a in arguments} in ({str}, {int}):
+        return Attribute(parameter.name, _ATTRIBUTES[type(arguments[0])], required, default, arguments)
     if typing.get_origin(hint) in (list, tuple) and arguments and arguments[0] in _ATTRIBUTES:
         return Attribute(parameter.name, _ATTRIBUTES[arguments[0]] + "S", required, default)
     raise ContractError(
         f"attribute '{parameter.name}' has an unknown type",
         op=name,
-        expected="int, float, str, bool, or a list of one of them",
+        expected="int, float, str, bool, a list of one of them, or Literal of numbers or of texts",
         found=hint,
     )
 

@@ -64,7 +64,7 @@ def as_contract(data: Mapping[str, Any]) -> Contract:
         s = dict(data["semantic"])
         s["inputs"], s["outputs"] = (tuple(map(_parameter, s[k])) for k in ("inputs", "outputs"))
         s["types"] = _sets(s["types"])
-        s["attributes"] = {n: Attribute(**{**a, "default": _tuple(a["default"])}) for n, a in s["attributes"].items()}
+        s["attributes"] = {n: Attribute(**{k: _tuple(v) for k, v in a.items()}) for n, a in s["attributes"].items()}
         s["tolerance"] = {n: Tolerance(**t) for n, t in s["tolerance"].items()}
         s["nan"] = NanPolicy(s["nan"])
         s["constraints"], s["batch"] = tuple(s["constraints"]), tuple(s["batch"])

@@ -46,6 +46,12 @@ def bind(s: Semantic, n: Inference) -> Bound:
         value = n.attr(a.name, a.default)
         if isinstance(value, int):
             bound.sizes[a.name] = value
+        n.require(
+            value is None or not a.choices or value in a.choices,
+            f"attribute '{a.name}' has a value that the operator does not know",
+            expected=", ".join(map(str, a.choices)),
+            found=value,
+        )
     for i, p in enumerate(s.inputs[: len(n.node.inputs)]):
         fact = n.tensor(i)
         if fact.dtype is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 
@@ -16,7 +17,7 @@ __all__ = ["gelu", "hard_sigmoid", "hard_swish", "mish", "silu"]
 
 
 @operator("accord::GELU")
-def gelu(x: Tensor["T", ...], *, approximate: str = "none") -> Tensor["T", ...]:
+def gelu(x: Tensor["T", ...], *, approximate: Literal["none", "tanh"] = "none") -> Tensor["T", ...]:
     """``x`` times the normal distribution function at ``x`` (Hendrycks and Gimpel, 2016).
 
     With ``approximate`` "tanh": ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x**3)))``.

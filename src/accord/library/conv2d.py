@@ -8,7 +8,7 @@ import numpy as np
 
 from accord.contract.operator import Tensor, operator
 from accord.library.composing import floats
-from accord.library.linear import ACTIVATIONS, activated
+from accord.library.linear import ACTIVATIONS, Activation, activated
 from accord.library.reference import Array, narrow, spatial, wide
 
 __all__ = ["conv2d", "padded", "windows"]
@@ -42,7 +42,7 @@ def conv2d(
     padding: int = 0,
     dilation: int = 1,
     groups: int = 1,
-    activation: str = "none",
+    activation: Activation = "none",
 ) -> Tensor[
     "T",
     "N",

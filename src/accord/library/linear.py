@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from accord.library.activations import gelu, hard_swish, silu
 from accord.library.composing import floats, transposed
 from accord.library.reference import narrow, wide
 
-__all__ = ["ACTIVATIONS", "activated", "linear"]
+__all__ = ["ACTIVATIONS", "Activation", "activated", "linear"]
+
+Activation: TypeAlias = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "hard_swish", "sigmoid", "tanh"]
 
 #: Epilogues by name: the definition, and the ONNX operator with its attributes.
 ACTIVATIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
@@ -26,15 +28,9 @@ ACTIVATIONS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 
 def activated(b: Any, y: Any, activation: str) -> Any:
-    """``y`` through the epilogue of that name; "none" for none.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
+    """``y`` through the epilogue of that name; "none" for none."""
     if activation == "none":
         return y
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"no activation '{activation}'; there are none, {', '.join(ACTIVATIONS)}")
     _, name, attributes = ACTIVATIONS[activation]
     return b(name, y, **attributes)
 
@@ -46,9 +42,9 @@ def linear(
     bias: Tensor["T", "N"] | None = None,
     residual: Tensor["T", ..., "N"] | None = None,
     *,
-    activation: str = "none",
+    activation: Activation = "none",
 ) -> Tensor["T", ..., "N"]:
-    """``activation(x @ weight.T + bias) + residual``; activations: none, relu, gelu, gelu_tanh, silu, hard_swish ..."""
+    """``activation(x @ weight.T + bias) + residual``."""
     z = wide(x) @ wide(weight).T
     z = z if bias is None else z + wide(bias)
     if activation != "none":

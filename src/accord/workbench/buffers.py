@@ -33,6 +33,8 @@ __all__ = [
     "dtype_named",
     "info",
     "is_float",
+    "is_integer",
+    "limits",
     "place",
     "unit",
 ]
@@ -58,8 +60,21 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether it is a floating type; NumPy takes bfloat16 for something else."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    """Whether it is a floating type; NumPy takes bfloat16 and some of 8 bits for something else."""
+    return dtype.kind == "f" or dtype.name == "bfloat16" or dtype.name.startswith("float8")
+
+
+def is_integer(dtype: np.dtype[Any]) -> bool:
+    """Whether it is an integer type; NumPy takes those of 4 bits for something else."""
+    return dtype.kind in "iu" or dtype.name in ("int4", "uint4")
+
+
+def limits(dtype: str) -> tuple[int, int]:
+    """Least and greatest value of an integer type."""
+    import ml_dtypes
+
+    found = ml_dtypes.iinfo(dtype_named(dtype))  # type: ignore[no-untyped-call]
+    return int(found.min), int(found.max)
 
 
 def info(dtype: str) -> Any:

@@ -17,13 +17,14 @@ import numpy as np
 from accord.contract.contract import Contract, NanPolicy, Parameter, Semantic
 from accord.contract.dtypes import ONNX_TYPES, short_name
 from accord.contract.sizes import evaluate_condition, evaluate_size, names_in
-from accord.errors import ContractError, InputError
-from accord.workbench.buffers import FILLS, Layout, dtype_named
+from accord.errors import AccordError, ContractError, InputError
+from accord.workbench.buffers import FILLS, Layout, dtype_named, is_float, is_integer, limits
 
 __all__ = [
     "FLOATS",
     "KINDS",
     "Case",
+    "accepts",
     "attributes_of",
     "dtype_of",
     "environment",
@@ -37,7 +38,7 @@ __all__ = [
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-FLOATS = ("float32", "float16", "bfloat16", "float64")
+FLOATS = ("float32", "float16", "bfloat16", "float64", "float8_e4m3fn", "float8_e5m2")
 #: Kinds of values.
 KINDS = {
     "normal": "a normal distribution",
@@ -50,6 +51,8 @@ KINDS = {
     "inf": "some elements are infinite",
     "masked": "some rows are -infinity",
 }
+#: Types of fewer values are not those of indices.
+_INDEX = 256
 _SIDES = ("end", "begin", "skew")
 
 
@@ -222,6 +225,17 @@ def holds(contract: Contract, conditions: Sequence[str], case: Case) -> bool:
     return all(evaluate_condition(c, sizes) is not False for c in conditions)
 
 
+def accepts(contract: Contract, case: Case) -> bool:
+    """Whether the contract takes a case: its conditions hold, and each tensor has a shape."""
+    try:
+        shapes = (*input_shapes(contract.semantic, case), *output_shapes(contract.semantic, case))
+        return min((n for x in shapes for n in x or ()), default=0) >= 0 and holds(
+            contract, contract.semantic.constraints, case
+        )
+    except AccordError:
+        return False
+
+
 def kinds_for(s: Semantic) -> list[str]:
     """Kinds of values that mean something for an operator."""
     kinds = list(KINDS)
@@ -259,7 +273,7 @@ def make_inputs(
         rng = np.random.default_rng((case.seed, i))
         if p.name in own:
             made = np.ascontiguousarray(own[p.name])
-            if p.type in s.types and made.dtype.kind == "f":
+            if p.type in s.types and is_float(made.dtype):
                 made = made.astype(dtype)  # what makes examples is not told the type of the case
             if made.shape != shape or made.dtype != dtype:
                 raise ContractError(
@@ -302,13 +316,13 @@ def _drawn(
     low, high = _bound(p.values.low, sizes), _bound(p.values.high, sizes)
     if dtype.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
-    if dtype.kind in "iu" and dtype.name not in FLOATS:
-        limits = np.iinfo(dtype)
+    if is_integer(dtype):
+        floor, ceiling = limits(dtype.name)
         least, most = (-8, 8) if arithmetic else (0, smallest - 1)
-        if limits.bits == 8 and not arithmetic:  # too few values for an index: quantised numbers
-            least, most = int(limits.min), int(limits.max)
-        bottom = max(int(low if low is not None else min(least, most if high is None else int(high))), limits.min)
-        top = min(int(high if high is not None else max(most, bottom)), limits.max)
+        if ceiling < _INDEX and not arithmetic:  # too few values for an index: quantised numbers
+            least, most = floor, ceiling
+        bottom = max(int(low if low is not None else min(least, most if high is None else int(high))), floor)
+        top = min(int(high if high is not None else max(most, bottom)), ceiling)
         whole = rng.integers(bottom, max(bottom, top), shape, endpoint=True).astype(dtype)
         return np.sort(whole, -1) if p.values.increasing and shape else whole
     x = _floats(shape, kind, rng, dtype.name) * p.values.spread
@@ -334,7 +348,7 @@ def _floats(shape: tuple[int, ...], kind: str, rng: np.random.Generator, dtype: 
     x = rng.standard_normal(shape)
     if kind == "offset":
         # as far from zero as its type still shows the spread
-        return x + (1000.0 if dtype in ("float32", "float64") else 32.0)
+        return x + (1000.0 if dtype in ("float32", "float64") else 32.0 if dtype in ("float16", "bfloat16") else 4.0)
     if kind == "rows":
         rows = shape[:-1] or shape
         factor = 10.0 ** rng.uniform(-2, 2, rows)

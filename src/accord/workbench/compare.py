@@ -10,7 +10,7 @@ import numpy as np
 
 from accord.contract.contract import Contract, NanPolicy, Tolerance
 from accord.contract.registry import TOLERANCE
-from accord.workbench.buffers import FILLS, dtype_named, info
+from accord.workbench.buffers import FILLS, dtype_named, info, is_float, unit
 from accord.workbench.cases import Case, dtype_of
 from accord.workbench.oracle import Expected
 
@@ -19,9 +19,11 @@ __all__ = ["Mismatch", "compare", "same_bits", "tolerance_of"]
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _INFINITE = ("inf", "masked")
-#: A result is called imprecise and not wrong if fewer elements than this share are wrong, and most of those by less
-#: than this share of their value.
+#: A result is called imprecise and not wrong if fewer elements than this share are wrong (or its type is coarse), and
+#: most of those by less than this share of their value.
 _FEW, _LITTLE = 0.5, 0.05
+#: More elements than this are not equal by chance.
+_SEVERAL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class Mismatch:
     """An output that is not what it should be.
 
     Attributes:
-        kind: "type", "shape", "nan" (NaN where a number should be, or the reverse), "unwritten", "value".
+        kind: "type", "shape", "nan" (NaN where a number should be, or the reverse), "unwritten", "constant" (all
+            elements equal where they should not be), "value".
         output: Its name.
         expected: For people.
         found: For people.
@@ -91,6 +94,7 @@ def _values(contract: Contract, case: Case, name: str, a: Array, e: Expected) ->
     actual = a.astype(np.float64)
     with np.errstate(all="ignore"):
         rounded = e.value.astype(a.dtype).astype(np.float64)
+    undefined |= np.isnan(rounded) & ~np.isnan(e.value)  # past the largest number of a type without infinity
     lost = (np.isnan(actual) != np.isnan(rounded)) & ~undefined
     if lost.any():
         return _mismatch("nan", name, a, rounded, lost, None, case)
@@ -109,8 +113,15 @@ def _values(contract: Contract, case: Case, name: str, a: Array, e: Expected) ->
         wrong = far & ~np.isnan(rounded) & ~undefined
         ratio = np.where(wrong, error / allowed, 0.0)
         little = error < _LITTLE * np.maximum(np.abs(e.value), _typical(e.value))
-        close = bool(wrong.any() and wrong.mean() < _FEW and little[wrong].mean() > _FEW)
-    return _mismatch("value", name, a, e.value, wrong, ratio, case, close=close) if wrong.any() else None
+        coarse = unit(a.dtype.name) >= unit("float16")
+        close = bool(wrong.any() and (coarse or wrong.mean() < _FEW) and little[wrong].mean() > _FEW)
+        same = wrong.any() and _constant(actual) and not _constant(e.value)
+    kind = "constant" if same else "value"
+    return _mismatch(kind, name, a, e.value, wrong, ratio, case, close=close) if wrong.any() else None
+
+
+def _constant(x: Array) -> bool:
+    return x.size > _SEVERAL and bool((x == x.reshape(-1)[0]).all())
 
 
 def _undefined(contract: Contract, case: Case, expected: Array) -> Array:
@@ -157,4 +168,4 @@ def _mismatch(
 
 
 def _number(x: Any) -> str:
-    return f"{float(x):.7g}" if x.dtype.kind not in "iub" or x.dtype.name == "bfloat16" else str(x)
+    return f"{float(x):.7g}" if is_float(x.dtype) else str(x)

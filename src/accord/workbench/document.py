@@ -125,7 +125,10 @@ def _schema(contract: Contract) -> list[str]:
     s = contract.semantic
     rows = [(f"`{p.name}`", "input", _type(p), _shape(p), _option(p), _values(p)) for p in s.inputs]
     rows += [(f"`{p.name}`", "output", _type(p), _shape(p), _option(p), "") for p in s.outputs]
-    attributes = [(f"`{a.name}`", a.kind, "required" if a.required else a.default) for a in s.attributes.values()]
+    attributes = [
+        (f"`{a.name}`", ", ".join(map(str, a.choices)) or a.kind, "required" if a.required else a.default)
+        for a in s.attributes.values()
+    ]
     types = [(v, _dtypes(allowed)) for v, allowed in s.types.items()]
     return [
         "## Schema",

@@ -13,8 +13,7 @@ from accord.contract.contract import Attribute, Contract, KernelDeclaration, Sem
 from accord.contract.dtypes import ONNX_TYPES, short_name
 from accord.contract.registry import BUILT_IN
 from accord.contract.sizes import names_in, parse
-from accord.errors import InputError
-from accord.workbench.cases import FLOATS, Case, dtype_of, holds, input_shapes, size_names
+from accord.workbench.cases import FLOATS, Case, accepts, dtype_of, holds, input_shapes, size_names
 
 __all__ = ["EDGES", "Explorer", "elements"]
 
@@ -27,7 +26,7 @@ _SHAPES = ((3, 5), (7,), (), (2, 3, 4), (1, 1), (0, 3), (17,), (2, 3, 4, 5), (33
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 #: Types that cases can be made for, the most telling first.
 _TYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int8", "int64", "uint8", "int16", "uint16", "uint32",
-          "uint64", "bool")  # fmt: skip
+          "uint64", "bool", "float8_e4m3fn", "float8_e5m2", "int4", "uint4")  # fmt: skip
 #: Where a contract names no types, as many as any kernel may be given.
 _USUAL = ("float32", "float64", "float16")
 _TRIES = 200
@@ -101,17 +100,18 @@ class Explorer:
 
     # sizes
 
-    def case(self, **fixed: Any) -> Case | None:
+    def case(self, *, plain: bool = True, **fixed: Any) -> Case | None:
         """A case with small sizes in which those in ``fixed`` are as given; None if there is none.
 
         Args:
+            plain: Attributes that sizes depend on have their defaults where that can be; else they have other values.
             fixed: ``sizes``, ``lead``, ``attributes`` and other fields of a case.
         """
         if not self.open:
             fixed.pop("lead", None)
-        return self._search(dict(fixed.pop("sizes", {})), fixed)
+        return self._search(dict(fixed.pop("sizes", {})), fixed, plain=plain)
 
-    def _search(self, sizes: Mapping[str, int], fixed: Mapping[str, Any]) -> Case | None:
+    def _search(self, sizes: Mapping[str, int], fixed: Mapping[str, Any], *, plain: bool) -> Case | None:
         attributes = dict(fixed.get("attributes", self.attributes()[0]))
         free = [n for n in self.names if n not in sizes]
         numbers = [
@@ -126,12 +126,12 @@ class Explorer:
             rest["shapes"] = dict.fromkeys(self.unsized, _SHAPES[0])
         if self.absent:
             rest.setdefault("nulls", self.absent)
+        usual = {n: self._s.attributes[n].default for n in numbers}
         for attempt in range(_TRIES):
             pool = _SMALL if attempt < _TRIES // 4 else (*_SMALL, *EDGES[2:20], *self._told, *self._told)
             drawn = {n: int(self._rng.choice(pool)) for n in free}
-            chosen = {n: int(self._rng.choice(self._numbers(n, sizes))) for n in numbers}
-            usual = {n: self._s.attributes[n].default for n in numbers}
-            if attempt % 2 == 0:
+            chosen = {n: int(self._rng.choice(self._numbers(n, {**drawn, **sizes}))) for n in numbers}
+            if (attempt % 2 == 0) == plain:
                 chosen |= {n: v for n, v in usual.items() if v is not None}
             changed = {n: v for n, v in chosen.items() if v != usual[n]}
             case = Case(sizes={**drawn, **sizes}, attributes={**attributes, **changed}, **rest)
@@ -140,17 +140,22 @@ class Explorer:
         return None
 
     def _numbers(self, name: str, sizes: Mapping[str, int]) -> Sequence[int]:
-        default = self._s.attributes[name].default
-        divisors = {d for n in sizes.values() for d in range(1, min(n, 64) + 1) if n % d == 0}
-        return sorted({1, 2, 3, 4, 8, *divisors, *([int(default)] if default is not None else [])})
+        """Values of an attribute that sizes depend on, beside its default: 1 and the sizes as often as what divides."""
+        default, choices = self._s.attributes[name].default, self._s.attributes[name].choices
+        if choices:
+            return [c for c in choices if c != default] or list(choices)
+        if isinstance(default, bool):
+            return [int(not default)]
+        known = {n for n in sizes.values() if n > 0}
+        if self._rng.random() < 0.5:
+            return sorted({1, *known} - {default}) or [1]
+        return sorted({1, 2, 3, 4, 8, *(d for n in known for d in range(1, min(n, 64) + 1) if n % d == 0)} - {default})
 
     def fits(self, case: Case) -> bool:
         """Whether the contract and the kernel take a case, and it is not too large."""
-        try:
-            shapes = [x for x in input_shapes(self._s, case) if x is not None]
-        except InputError:
+        if not accepts(self.contract, case) or not holds(self.contract, self.conditions, case):
             return False
-        return holds(self.contract, self.conditions, case) and all(math.prod(x) <= self.most for x in shapes)
+        return all(math.prod(x) <= self.most for x in input_shapes(self._s, case) if x is not None)
 
     def __iter__(self) -> Iterator[Case]:
         """Endlessly many cases: each size in turn at each edge, then anything.
@@ -166,7 +171,8 @@ class Explorer:
         rounds += [{"shapes": dict.fromkeys(self.unsized, shape)} for shape in _SHAPES if self.unsized]
         while True:
             for fixed in rounds:
-                case = self.case(**fixed, attributes=attributes[turn % len(attributes)] if turn % 2 else attributes[0])
+                given = attributes[turn % len(attributes)] if turn % 2 else attributes[0]
+                case = self.case(**fixed, attributes=given, plain=turn % 4 < 2)
                 turn += 1
                 if case is not None:
                     yield case.but(
@@ -211,12 +217,16 @@ def _numbers_in(condition: str) -> list[int]:
 
 
 def _required(a: Attribute) -> Any:
+    if a.choices:
+        return a.choices[0]
     return {"INT": 1, "FLOAT": 0.5, "STRING": "", "INTS": [1], "FLOATS": [0.5], "STRINGS": [""]}.get(a.kind, 0)
 
 
 def _others(a: Attribute) -> list[Any]:
     """Values beside the default that an attribute probably takes."""
     d = a.default
+    if a.choices:
+        return [c for c in a.choices if c != d]
     if a.kind == "FLOAT":
         return [0.25, 1.5] if d in (None, 0.0) else [d * 8, d / 2]
     if a.kind == "INT":

@@ -12,7 +12,7 @@ import numpy as np
 from accord.contract.contract import Contract, KernelDeclaration
 from accord.contract.sizes import names_in
 from accord.workbench.buffers import FILLS
-from accord.workbench.cases import Case, kinds_for
+from accord.workbench.cases import Case, accepts, kinds_for
 from accord.workbench.compare import Mismatch, compare
 from accord.workbench.explore import Explorer
 from accord.workbench.findings import Finding
@@ -23,6 +23,10 @@ from accord.workbench.subject import Outcome, Subject, UnusableError
 __all__ = ["Check", "Lab", "Trial"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+#: Elements of the largest input of a kernel that is interpreted.
+_INTERPRETED = 20_000
 
 
 @dataclass(slots=True)
@@ -52,6 +56,10 @@ class Lab:
         seed: Everything follows from it.
         tried: Number of calls.
         notes: What was not tried, and why.
+        dtypes: Of inputs of calls that came to an end.
+        ranges: Least and greatest of each size in them.
+        failed: Number of cases that could not be tried, for other reasons than the kernel's.
+        untried: Those reasons, and how often.
         findings: So far.
     """
 
@@ -69,9 +77,13 @@ class Lab:
         self.oracle = oracle
         self.seed = seed
         self.subject = Subject(nursery, files, contract, kernel)
-        self.explorer = Explorer(contract, kernel, seed)
+        self.explorer = Explorer(contract, kernel, seed, _INTERPRETED if self.interpreted else 200_000)
         self.tried = 0
         self.notes: list[str] = []
+        self.dtypes: set[str] = set()
+        self.ranges: dict[str, tuple[int, int]] = {}
+        self.failed = 0
+        self.untried: dict[str, int] = {}
         self.findings: list[Finding] = []
         self.kinds = kinds_for(contract.semantic)
         self._nursery, self._files = nursery, files
@@ -87,6 +99,11 @@ class Lab:
         return self.subject.kind in ("expression", "composition", "generated")
 
     @property
+    def interpreted(self) -> bool:
+        """The kernel runs in Triton's interpreter: slowly, and one call at a time."""
+        return self.subject.kind == "triton"
+
+    @property
     def fixed(self) -> bool:
         """The kernel is chosen only where all sizes are known when a model is loaded."""
         conditions = getattr(self.kernel, "constraints", ())
@@ -97,7 +114,9 @@ class Lab:
         return Subject(self._nursery, self._files, self.contract, self.kernel)
 
     def trial(self, case: Case) -> Trial | None:
-        """A case with inputs and outputs; None where the reference does not take it."""
+        """A case with inputs and outputs; None where the contract or the reference does not take it."""
+        if not accepts(self.contract, case):
+            return None  # nothing is promised there, by the reference neither
         try:
             inputs = self.oracle.inputs(case)
             return Trial(case, inputs, self.oracle.expected(case, inputs, self.subject.memory))
@@ -115,7 +134,13 @@ class Lab:
         """Call the kernel."""
         self.tried += 1
         shapes = [e.own.shape for e in trial.expected]
-        return (subject or self.subject).call(trial.case, trial.inputs, shapes, **how)
+        outcome = (subject or self.subject).call(trial.case, trial.inputs, shapes, **how)
+        if outcome.ok:
+            self.dtypes |= {x.dtype.name for x in trial.inputs if x is not None}
+            for name, n in trial.case.sizes.items():
+                low, high = self.ranges.get(name, (n, n))
+                self.ranges[name] = (min(low, n), max(high, n))
+        return outcome
 
     def wrong(self, trial: Trial, outcome: Outcome) -> Mismatch | None:
         """The first output that is not what it should be."""
@@ -135,6 +160,11 @@ class Lab:
     def knows(self, found: Finding) -> bool:
         """Whether the plain form of a call has shown the same."""
         return found.clause != "meaning" and any(f.clause == found.clause for f in self.findings)
+
+    @property
+    def exact(self) -> bool:
+        """Equal inputs are promised to give equal bits."""
+        return bool(self.contract.semantic.deterministic and self.subject.scheduling.deterministic)
 
     def rng(self, case: Case) -> np.random.Generator:
         """Random numbers that depend on a case and nothing else."""

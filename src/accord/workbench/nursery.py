@@ -7,6 +7,7 @@ It ends, and its children with it, when the process that made it closes its end 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import resource
 import signal
@@ -31,6 +32,8 @@ BROKEN = 86
 #: Every block from malloc is filled with the complement of this byte, and with it when freed: memory that nobody wrote
 #: holds no results of anybody.
 _PERTURB = "90"
+#: Triton reads its switch when it is imported.
+_INTERPRETING = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,13 @@ class Born:
 
 
 class Nursery:
-    """The parent's side."""
+    """The parent's side.
 
-    def __init__(self) -> None:
+    Args:
+        interprets: Its children run Triton kernels in Triton's interpreter, and see no GPU.
+    """
+
+    def __init__(self, *, interprets: bool = False) -> None:
         if not hasattr(os, "memfd_create"):
             raise AccordError("kernels can be checked on Linux only", found=sys.platform)
         ours, theirs = socket.socketpair()
@@ -64,6 +71,7 @@ class Nursery:
             "MALLOC_PERTURB_": _PERTURB,
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            **(_INTERPRETING if interprets else {}),
         }
         with theirs:
             self._process = subprocess.Popen(
@@ -111,6 +119,10 @@ def _serve(channel: socket.socket) -> None:
     from accord.workbench.traps import Trap
     from accord.workbench.worker import work
 
+    if _INTERPRETING.items() <= os.environ.items():
+        importlib.import_module("accord.kernels.interpreter")
+        importlib.import_module("triton.language")
+        importlib.import_module("triton.runtime.interpreter")
     trap = Trap()
     while True:
         message, files = receive(channel)

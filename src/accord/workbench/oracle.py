@@ -132,7 +132,7 @@ class Oracle:
     def _one(self, runs: Sequence[Array], inputs: Sequence[Array | None], memory: Execution) -> Expected:
         own = runs[0]
         if not is_float(own.dtype):
-            return Expected(own, None, [r for r in runs[1:] if r.dtype == own.dtype or r.dtype.kind == "f"], own)
+            return Expected(own, None, [r for r in runs[1:] if r.dtype == own.dtype or is_float(r.dtype)], own)
         value = (runs[1] if len(runs) > 1 and _finer(runs[1], own) else own).astype(np.float64)
         narrow = [x.dtype.name for x in inputs if x is not None and x.dtype.name in FLOATS]
         if len(runs) < 3 or not narrow or value.size == 0:

@@ -13,12 +13,15 @@ from accord.errors import AccordError, ContractError, InputError
 from accord.workbench.buffers import Layout
 from accord.workbench.cases import Case
 from accord.workbench.checks import all_checks
+from accord.workbench.checks.judge import known
 from accord.workbench.checks.meaning import SIZES
+from accord.workbench.compiled import compiled, lacking
 from accord.workbench.explore import elements
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, now
 from accord.workbench.nursery import Nursery
 from accord.workbench.oracle import Oracle
+from accord.workbench.records import CheckRecord
 from accord.workbench.subject import Child, Outcome, UnusableError
 
 __all__ = ["Report", "check_operator"]
@@ -30,8 +33,14 @@ _SHRINKING = 1.0
 #: Seconds by which a check may be late for the cases that it has to look at.
 _PATIENCE = 6.0
 _HUNG = 1
+#: Cases of one check that show what is known before it is left.
+_AGAIN = 10
+#: Cases that may fail, for other reasons than the kernel's, before one is tried.
+_FAILED = 12
 #: What findings say whose calls are not to be repeated.
 _ENDLESS = ("does not end", "more and more memory")
+#: Faults that findings name which only tensors of more than 2³¹ elements show.
+_LARGE = (17,)
 #: Elements of an input of a case that is given.
 _MOST = 1 << 26
 
@@ -50,6 +59,9 @@ class Report:
         seconds: Time.
         checks: Check → number of cases that it looked at.
         notes: What was not tried, and why.
+        digest: Hash of its code, see :func:`accord.workbench.author.code_digest`; "" for a reference.
+        dtypes: Of inputs of its calls.
+        ranges: Least and greatest of each size in them.
     """
 
     kernel: str
@@ -59,6 +71,16 @@ class Report:
     seconds: float = 0.0
     checks: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    digest: str = ""
+    dtypes: tuple[str, ...] = ()
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def record(self, seed: int) -> CheckRecord:
+        """What is kept of it beside the operator's document."""
+        return CheckRecord(
+            self.digest, seed, self.calls, self.dtypes, self.ranges, self.checks,
+            tuple(f"{f.clause}: {f.what}" for f in self.findings), tuple(self.notes),
+        )  # fmt: skip
 
 
 def check_operator(
@@ -96,12 +118,42 @@ def check_operator(
         reports = []
         for k in chosen:
             if k is not None and k.device != "cpu":
-                reports.append(Report(k.name, k.kind, notes=[f"it runs on {k.device}; no kernel of it is run here"]))
+                reports.append(_for_gpu(nursery, files, contract, k, oracle, seed, one, seconds, progress))
                 continue
             lab = Lab(nursery, files, contract, k, oracle, seed)
             with contextlib.closing(lab):
                 reports.append(_checked(lab, one, seconds, progress))
         return reports
+
+
+def _for_gpu(
+    nursery: Nursery,
+    files: Sequence[str],
+    contract: Contract,
+    kernel: KernelDeclaration,
+    oracle: Oracle,
+    seed: int,
+    one: Case | None,
+    seconds: float,
+    progress: Progress,
+) -> Report:
+    """A kernel for GPUs without one: Triton's interpreter runs it, and its compiler says where it fits."""
+    why = lacking() if kernel.kind == "triton" else "kernels of this kind run on a GPU only"
+    if why is None:
+        with (
+            contextlib.closing(Nursery(interprets=True)) as interpreting,
+            contextlib.closing(Lab(interpreting, files, contract, kernel, oracle, seed)) as lab,
+        ):
+            report = _checked(lab, one, seconds, progress)
+            report.notes.append("threads, streams and barriers: that needs a GPU; Triton's interpreter has none")
+    else:
+        report = Report(kernel.name, kernel.kind, notes=[f"its calls: {why}"])
+    if one is None and (why is None or kernel.kind == "cuda"):
+        progress(f"{kernel.name}: compilers")
+        findings, notes = compiled(nursery, files, contract, kernel, 2 * seconds)
+        report.findings += findings
+        report.notes += notes
+    return report
 
 
 def _described(nursery: Nursery, name: str, files: Sequence[str]) -> Contract:
@@ -169,39 +221,61 @@ def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> 
             _looked(lab, sizes, first, began + seconds, report)
     if lab.tried == 0:
         lab.notes.append("no case could be made from the contract: give one with --case")
+    lab.notes += [f"{why} (cases: {count})" for why, count in lab.untried.items()]
     report.calls, report.seconds = lab.tried, now() - began
-    report.notes = lab.notes
+    report.notes, report.dtypes, report.ranges = lab.notes, tuple(sorted(lab.dtypes)), lab.ranges
+    report.digest = lab.subject.digest()
     return report
 
 
 def _looked(lab: Lab, check: Check, cases: Iterator[Case], until: float, report: Report) -> int:
     """One check, until something is found or the time is over; how often the kernel did not end."""
-    hung = 0
+    hung = again = 0
     for count, case in enumerate(cases, 1):
-        try:
-            found = check.examine(lab, case)
-        except UnusableError:
-            found = None
+        found = _examined(lab, check, case)
         report.checks[check.name] = report.checks.get(check.name, 0) + 1
-        if found is not None and not _known(found, report.findings):
+        if found is not None and not known(lab, found):
             report.findings.append(_smaller(lab, check, found))
             hung += found.clause == "process" and any(words in found.what for words in _ENDLESS)
             if not check.every or found.clause in ("process", "memory"):
                 break
-        if now() > until and (count >= check.least or now() > until + _PATIENCE):
+        elif found is not None:
+            again += 1
+        late = now() > until and (count >= check.least or report.findings or now() > until + _PATIENCE)
+        if late or again >= _AGAIN:
             break
     return hung
 
 
-def _known(found: Finding, others: Sequence[Finding]) -> bool:
-    """Whether another check has found the same."""
-    same = [f.faults for f in others if f.clause == found.clause]
-    return any(faults == found.faults or set(faults) & set(found.faults) for faults in same)
+def _examined(lab: Lab, check: Check, case: Case) -> Finding | None:
+    """What a check finds in a case; a case that cannot be tried is noted, and others are."""
+    try:
+        return check.examine(lab, case)
+    except UnusableError:
+        return None
+    except ContractError as error:  # the reference, or the examples, are not what is declared
+        found = _contradiction(lab, case, error)
+        first: Exception = error
+    except Exception as error:  # noqa: BLE001 - whatever one case raises, there are others
+        found, first = None, error
+        why = f"{type(error).__name__}: {error}"
+        lab.untried[why] = lab.untried.get(why, 0) + 1
+    lab.failed += 1
+    if lab.failed >= _FAILED and lab.tried == 0:
+        raise first
+    return found
+
+
+def _contradiction(lab: Lab, case: Case, error: ContractError) -> Finding:
+    return Finding(
+        "semantic", "reference", error.message, case=case, expected=str(error.expected or "what is declared"),
+        found=str(error.found or error), remedy=error.remedy or "Correct the declaration, or the reference.",
+    )  # fmt: skip
 
 
 def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:
     """The finding with the smallest case that still shows it."""
-    if found.case is None or any(words in found.what for words in _ENDLESS):
+    if found.case is None or found.faults == _LARGE or any(words in found.what for words in _ENDLESS):
         return found
     until = now() + _SHRINKING
     progress = True
@@ -213,10 +287,7 @@ def _smaller(lab: Lab, check: Check, found: Finding) -> Finding:
                 break
             if not lab.explorer.fits(case):
                 continue
-            try:
-                again = check.examine(lab, case)
-            except UnusableError:
-                continue
+            again = _examined(lab, check, case)
             if again is not None and again.clause == found.clause and again.case is not None:
                 found = again
                 progress = True

@@ -26,17 +26,23 @@ from accord.workbench.nursery import BROKEN, Nursery
 from accord.workbench.traps import fault_in
 from accord.workbench.wire import ClosedError, receive, send
 
-__all__ = ["CONTIGUOUS", "Child", "Outcome", "Subject", "Trouble", "UnusableError", "results_of"]
+__all__ = ["CONTIGUOUS", "LEFT", "REFUSALS", "Child", "Outcome", "Subject", "Trouble", "UnusableError", "results_of"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 CONTIGUOUS = Layout()
 #: Seconds that a call may take, and those for each element of the largest input beside.
 LIMIT, _EACH = 4.0, 1e-4
+#: How many times as long an interpreted kernel may take.
+_INTERPRETED = 10
 #: Alignment of scratch memory, as the runtime gives it.
 _LINE = 64
+#: How a kernel may answer a call that its contract does not accept: any status but 0 keeps harm away.
+REFUSALS = ("refused", "failed")
+#: Errors of a runtime that does not give a node to the kernel.
+LEFT = ("FallbackError", "UnsupportedError", "BackendError")
 GRAPHS = ("expression", "composition", "generated")
-WRITERS = ("library", "tvm_ffi")
+WRITERS = ("library", "tvm_ffi", "triton")
 
 
 class UnusableError(Exception):
@@ -49,7 +55,7 @@ class Trouble:
 
     Attributes:
         kind: "input" (changed), "outside" (wrote beside a tensor), "workspace" (wrote beside it), "alias", "output"
-            (wrong type, dtype or shape), "printed", "library".
+            (wrong type, dtype or shape), "overlap" (elements of an output share memory), "printed", "library".
         tensor: Concerned.
         text: For people.
     """
@@ -270,6 +276,8 @@ class Subject:
         shapes: Sequence[tuple[int, ...]] | None = None,
         *,
         limit: float | None = None,
+        alignment: int = 1,
+        clear: str = "",
         **how: Any,
     ) -> Outcome:
         """Call the kernel once.
@@ -279,13 +287,16 @@ class Subject:
             inputs: Its inputs, row-major.
             shapes: Of the outputs, where the declaration leaves them open.
             limit: Seconds; None: by the size of the inputs.
+            alignment: Of all tensors, where it is more than what is declared.
+            clear: What is 0 before the call, whatever the case says: "workspace" or "outputs".
             how: ``shift``, ``traced``, ``hold`` (see :meth:`accord.workbench.worker._Worker.call`).
         """
         if limit is None:
             limit = LIMIT + _EACH * max((x.size for x in inputs if x is not None), default=0)
+            limit *= _INTERPRETED if self.kind == "triton" else 1
         if self.kind in GRAPHS:
             return self._in_graph(case, inputs, 10 * limit)
-        prepared = self.image(case, inputs, shapes)
+        prepared = Prepared(self, case, inputs, shapes, alignment=alignment, clear=clear)
         try:
             message = {
                 "do": "call",
@@ -311,7 +322,7 @@ class Subject:
             graph = one_node(self.contract, case, attributes_of(self.contract.semantic, case), inputs, fixed=fixed)
             outcome = self.run(graph, inputs, case, limit)
             empty = any(x is not None and x.size == 0 for x in inputs)
-            fallen = outcome.reply.get("error") in ("FallbackError", "UnsupportedError")
+            fallen = outcome.reply.get("error") in LEFT
             if fallen and self.contract.semantic.domain in BUILT_IN:
                 raise UnusableError(f"the backend leaves it to the reference: {outcome.text}")
             if fixed and empty and outcome.status == "refused":
@@ -334,15 +345,23 @@ class Subject:
         finally:
             prepared.image.close()
 
+    def digest(self) -> str:
+        """Hash of the kernel's code; "" for a reference, or where its process cannot be asked."""
+        if self.kernel is None:
+            return ""
+        found = self.child.ask({"do": "digest", "kernel": self.address})
+        return "" if isinstance(found, Outcome) else str(found[0].get("digest", ""))
+
     def far(self, case: Case, spec: Mapping[str, Any], file: int) -> Outcome:
         """Call with tensors of :mod:`accord.workbench.far`."""
         message = {"do": "far", "kernel": self.address, "types": self.types(case), "spec": spec}
         found = self.child.ask(message, [file], 10 * LIMIT)
         if isinstance(found, Outcome):
             return found
-        if "error" in found[0]:
-            return Outcome("failed", _said(found[0]))
-        return Outcome("ok")
+        reply, files = found
+        if "error" in reply:
+            return Outcome("failed", _said(reply), reply=reply)
+        return Outcome("ok", outputs=results_of(reply, files) if files else [])
 
     def workspace(self, case: Case) -> int:
         """Bytes of scratch memory that are promised."""
@@ -374,6 +393,7 @@ class Subject:
     def _outcome(self, found: Any, prepared: Prepared, shift: int, *, graph: bool = False) -> Outcome:
         if isinstance(found, Outcome):
             if "address" in found.reply:
+                found.reply["null"] = 0 <= found.reply["address"] + self.child.base < 1 << 16
                 aligned = found.reply["kernel"] and not found.reply["address"] + self.child.base
                 found.reply["aligned" if aligned else "outside"] = True
                 found.text += ": " + (
@@ -384,7 +404,7 @@ class Subject:
             return found
         reply, files = found
         if "error" in reply:
-            refused = reply["status"] == REFUSED or (reply["status"] == 0 and self.kind != "library")
+            refused = reply["status"] == REFUSED or (reply["status"] == 0 and self.kind not in ("library", "triton"))
             outcome = Outcome("refused" if refused else "failed", _said(reply), reply=reply)
             outcome.troubles += prepared.troubles()
             return outcome
@@ -425,6 +445,8 @@ class Subject:
             for other in r["with"]:
                 if other > o:
                     found.append(Trouble("alias", p.name, f"outputs '{p.name}' and '{ports[other].name}' share memory"))
+            if r["shared"]:
+                found.append(Trouble("overlap", p.name, f"elements of output '{p.name}' share memory (stride 0)"))
             if r["earlier"]:
                 found.append(Trouble("alias", p.name, f"output '{p.name}' is memory of an earlier call's result"))
         return found
@@ -452,6 +474,9 @@ class Prepared:
         inputs: Sequence[Array | None],
         shapes: Sequence[Any] | None,
         graph: tuple[str, ...] = (),
+        *,
+        alignment: int = 1,
+        clear: str = "",
     ) -> None:
         self._subject = subject
         self._case = case
@@ -459,7 +484,7 @@ class Prepared:
         s = subject.contract.semantic
         self._names: list[str] = []
         sections: list[Section] = []
-        align = subject.memory.alignment
+        align = max(alignment, subject.memory.alignment)
 
         def add(name: str, shape: Sequence[int], dtype: str, layout: Layout, least: int = align) -> int:
             start = sum(x.pages for x in sections) * PAGE
@@ -496,6 +521,9 @@ class Prepared:
         for k, x in zip(self.inputs, inputs, strict=True):
             if k is not None:
                 self.image.array(k)[...] = x
+        for k in self.outputs if clear == "outputs" else [self.workspace] if clear == "workspace" else ():
+            if k is not None:
+                self.image.array(k)[...] = 0
         self.image.remember()
 
     def spec(self) -> dict[str, Any]:

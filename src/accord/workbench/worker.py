@@ -9,12 +9,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import resource
 import socket
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,10 @@ __all__ = ["work"]
 
 #: Relative changes of the inputs by which a reference is asked how sensitive it is.
 _CHANGES = 6
+#: Packages whose own exceptions are no business of a kernel's author.
+_PLUMBING = ("accord", "numpy")
+#: Bytes of private memory for calls with huge tensors.
+_LITTLE = 1 << 30
 
 
 def work(channel: socket.socket) -> None:
@@ -98,6 +103,30 @@ class _Worker:
         made = builtin_contract(domain, name) if is_builtin(domain) else contract_for(domain, name, 1 << 30)
         return {"contract": as_json(made)}, []
 
+    def compile(
+        self, *, kernel: Sequence[Any], architectures: Sequence[str], files: Sequence[int]
+    ) -> tuple[dict[str, Any], list[int]]:
+        """What a compiler says of a kernel for GPUs; no architectures: the names of those that it is for."""
+        from accord.kernels.architectures import ARCHITECTURES, compile_report
+
+        del files
+        *op, name = kernel
+        contract = _contract(op)
+        declared = contract.kernel(name)
+        if not architectures:
+            return {"for": (declared.execution or contract.execution).architectures or tuple(ARCHITECTURES)}, []
+        made = compile_report(contract, declared, architectures)
+        return {"compilations": [dataclasses.asdict(c) for c in made]}, []
+
+    def digest(self, *, kernel: Sequence[Any], files: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
+        """Hash of a kernel's code."""
+        from accord.workbench.author import code_digest
+
+        del files
+        *op, name = kernel
+        contract = _contract(op)
+        return {"digest": code_digest(contract, contract.kernel(name))}, []
+
     def call(
         self,
         *,
@@ -116,7 +145,7 @@ class _Worker:
         try:
             with trace or contextlib.nullcontext():
                 returned = _called(bound, spec, mapped)
-            reply: dict[str, Any] = {} if trace is None else {"callers": sorted(trace.packages), "reference": trace.own}
+            reply: dict[str, Any] = {} if trace is None else trace.told()
             if returned is None:
                 return reply, []
             results, file = _packed(returned, mapped, self._held)
@@ -143,7 +172,6 @@ class _Worker:
     ) -> tuple[dict[str, Any], list[int]]:
         """Call a kernel with tensors of :mod:`accord.workbench.far`."""
         bound = self._bound(kernel, types)
-        assert isinstance(bound, WriteKernel)
         arrays, mapped = [], []
         for lane, t in enumerate(spec["tensors"]):
             mapped.append(Pieces(files[0], lane, t["pieces"]))
@@ -151,9 +179,16 @@ class _Worker:
         try:
             inputs = [None if i is None else arrays[i] for i in spec["inputs"]]
             workspace = np.empty(spec["workspace"], np.uint8) if spec["workspace"] else None
-            bound(inputs, [arrays[i] for i in spec["outputs"]], spec["attributes"], workspace)
-        except KernelError as error:
-            raise _KernelError(error) from error
+            try:
+                if isinstance(bound, CallKernel):
+                    with _little_memory():
+                        returned = list(bound(inputs, spec["attributes"]))
+                    results, file = _packed(returned, None, [])
+                    return {"results": results}, [file]
+                assert isinstance(bound, WriteKernel)
+                bound(inputs, [arrays[i] for i in spec["outputs"]], spec["attributes"], workspace)
+            except Exception as error:
+                raise _KernelError(error) from error
         finally:
             for m in mapped:
                 m.close()
@@ -293,6 +328,17 @@ class _Reference(CallKernel):
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
+@contextlib.contextmanager
+def _little_memory() -> Iterator[None]:
+    """Private memory of a process as large as tensors that are not large; what copies a huge one fails."""
+    least, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (min(_LITTLE, least), most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (least, most))
+
+
 def _contract(op: Sequence[Any]) -> Contract:
     if is_builtin(op[0]):
         return builtin_contract(op[0], op[1])
@@ -369,6 +415,7 @@ def _packed(returned: Sequence[Any], mapped: Mapped | None, earlier: Sequence[Se
                 "shape": array.shape,
                 "offset": offset,
                 "range": [low - arena(), high - arena()],
+                "shared": _shares_elements(array) or (array is a and not array.flags.writeable and array.size > 0),
                 "earlier": any(low < b and a < high for a, b in map(_bounds, kept)),
                 "with": [i for i, other in enumerate(returned) if other is not a and _overlap(array, other)],
             }
@@ -383,6 +430,12 @@ def _bounds(array: Any) -> tuple[int, int]:
         return address, address
     reach = [s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True)]
     return address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + array.itemsize
+
+
+def _shares_elements(a: Any) -> bool:
+    """Whether elements of an array are the same memory: strides of 0, and windows that overlap."""
+    low, high = _bounds(a)
+    return bool(high - low < a.size * a.itemsize)
 
 
 def _overlap(a: Any, b: Any) -> bool:
@@ -409,11 +462,12 @@ class _Trace:
     Attributes:
         packages: Top-level names; for Accord's own the first two.
         own: The operator's reference is among what was called.
+        raised: Something that the author's own code called raised an exception.
     """
 
     def __init__(self, bound: BoundKernel) -> None:
         self.packages: set[str] = set()
-        self.own = False
+        self.own = self.raised = False
         reference = bound.contract.semantic.reference
         self._code = getattr(reference, "__code__", None)
 
@@ -423,6 +477,10 @@ class _Trace:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
 
+    def told(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"callers": sorted(self.packages), "reference": self.own, "raised": self.raised}
+
     def _seen(self, frame: Any, event: str, argument: Any) -> None:
         if event == "call":
             self.own |= frame.f_code is self._code
@@ -430,6 +488,8 @@ class _Trace:
         elif event == "c_call":
             module = getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
             self._note(module)
+        elif event == "c_exception":
+            self.raised |= str(frame.f_globals.get("__name__")).partition(".")[0] not in _PLUMBING
 
     def _note(self, module: Any) -> None:
         first, *rest = str(module).split(".")

@@ -12,7 +12,7 @@ import numpy as np
 from accord.errors import AccordError
 from accord.workbench.buffers import is_float
 from accord.workbench.cases import Case
-from accord.workbench.checks.judge import finding, judged, settled
+from accord.workbench.checks.judge import finding, judged, settled, unequal
 from accord.workbench.compare import same_bits
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, Trial
@@ -119,7 +119,7 @@ def _many(lab: Lab, case: Case) -> Finding | None:
         return None
     subject = lab.fresh()
     try:
-        for k in range(_MANY if not lab.graph else _MANY // 4):
+        for k in range(_MANY // 4 if lab.graph or lab.interpreted else _MANY):
             trial = trials[k % len(trials)]
             found = judged(lab, trial, lab.call(trial, subject))
             if found is not None:
@@ -148,27 +148,15 @@ def _first(lab: Lab, case: Case) -> Finding | None:
                 f"in call {k + 1} of a new process: {found.what}", faults=(34, 8), case=case, expected=found.expected,
                 found=found.found, remedy="Tune on memory of your own; the first call is a call like any other.",
             )  # fmt: skip
-    if not _exact(lab):
+    if not lab.exact:
         return None
     for outcome in made:
         if not all(map(same_bits, outcome.outputs, old.outputs)):
-            return _unequal(lab, case, "in another process", (33, 34, 8))
+            return unequal(lab, case, "in another process", (33, 34, 8))
     return None
 
 
 # equal bits
-
-
-def _exact(lab: Lab) -> bool:
-    return bool(lab.contract.semantic.deterministic and lab.subject.scheduling.deterministic)
-
-
-def _unequal(lab: Lab, case: Case, when: str, faults: tuple[int, ...]) -> Finding:
-    return finding(
-        lab, "scheduling.deterministic", f"equal inputs give other bits {when}", faults=faults, case=case,
-        expected="equal bits", found="results that differ",
-        remedy="Add in a fixed order, use no random numbers; or declare `deterministic=False`.",
-    )  # fmt: skip
 
 
 def _large_too(lab: Lab) -> Iterator[Case]:
@@ -185,12 +173,12 @@ def _repeat(lab: Lab, case: Case) -> Finding | None:
     if trial is None:
         return None
     first = lab.call(trial)
-    if not first.ok:
+    if not first.ok or first.troubles:
         return None
     for _ in range(12):
         again = lab.call(trial)
         if again.ok and not all(map(same_bits, first.outputs, again.outputs)):
-            return _unequal(lab, case, "when called again", (33,))
+            return unequal(lab, case, "when called again", (33,))
     return None
 
 
@@ -254,6 +242,8 @@ def _taken(sizes: Any, name: str, x: Any, order: Any) -> Any:
 
 
 def _together(lab: Lab, case: Case) -> Finding | None:
+    if "scheduling.stateless" in {f.clause for f in lab.findings}:
+        return None  # what is kept from call to call is shared by threads
     trials = [t for seed in range(_THREADS) if (t := lab.trial(case.but(seed=seed))) is not None and lab.sound(t)]
     if len(trials) < _THREADS:
         return None
@@ -332,10 +322,11 @@ def _once_only(lab: Lab) -> Iterator[Case]:
 CHECKS = (
     Check("earlier calls", _usual, _replay, lambda lab: lab.contract.semantic.deterministic),
     Check("new processes", _usual, _first, lambda lab: lab.contract.semantic.deterministic, share=0.7),
-    Check("equal bits", _large_too, _repeat, _exact, share=0.5),
+    Check("equal bits", _large_too, _repeat, lambda lab: lab.exact, share=0.5),
     Check("batches", _batches, _sliced, lambda lab: bool(lab.contract.semantic.batch), share=0.7, least=6),
     Check("threads", _large_too, _together,
-          lambda lab: not lab.graph and lab.subject.memory.thread_safe and lab.contract.semantic.deterministic),
+          lambda lab: not lab.graph and not lab.interpreted and lab.subject.memory.thread_safe
+          and lab.contract.semantic.deterministic),
     Check("many calls", _once_only, _many, lambda lab: lab.contract.semantic.deterministic),
-    Check("memory", _sizeable, _grows, lambda lab: not lab.graph, share=0.5),
+    Check("memory", _sizeable, _grows, lambda lab: not lab.graph and not lab.interpreted, share=0.5),
 )  # fmt: skip

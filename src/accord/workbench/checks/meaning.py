@@ -11,7 +11,7 @@ import numpy as np
 
 from accord.contract.registry import TOLERANCE
 from accord.workbench.cases import Case, dtype_of
-from accord.workbench.checks.judge import finding, judged, settled
+from accord.workbench.checks.judge import FAILS, finding, judged, settled
 from accord.workbench.compare import compare, tolerance_of
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab
@@ -30,28 +30,10 @@ def _twice(lab: Lab, case: Case) -> Finding | None:
     if trial is None:
         return None
     found = judged(lab, trial, lab.call(trial))
-    trial.case = case.but(fill="bits" if case.fill == "nan" else "nan")
-    other = judged(lab, trial, lab.call(trial)) if found is None or found.clause != "process" else found
-    if found is None or other is None or found.clause != other.clause:
-        trial.case = case if found is not None else trial.case
-        found = settled(lab, trial, found or other)
-        differs = found is not None and found.clause in ("meaning", "execution.accumulate")
-        if differs and lab.subject.writes and found is not None:
-            return _left_over(lab, found)
-        return found
-    trial.case = case
+    if found is None:
+        trial.case = case.but(fill="bits" if case.fill == "nan" else "nan")
+        found = judged(lab, trial, lab.call(trial))
     return settled(lab, trial, found)
-
-
-def _left_over(lab: Lab, found: Finding) -> Finding:
-    """It is right with one pattern in memory and wrong with another."""
-    clause, what = (
-        ("execution.workspace", "the workspace") if lab.subject.memory.workspace else ("memory", "its output")
-    )
-    return finding(
-        lab, clause, f"the result depends on what {what} held before the call", faults=(20, 19), case=found.case,
-        expected=found.expected, found=found.found, remedy="Write before reading: what memory holds is not defined.",
-    )  # fmt: skip
 
 
 def _once(lab: Lab, case: Case) -> Finding | None:
@@ -94,7 +76,7 @@ def _long(lab: Lab) -> Iterator[Case]:
 
 def _length(lab: Lab, case: Case) -> Finding | None:
     found = _once(lab, case)
-    if found is None or found.clause not in ("meaning", "execution.accumulate"):
+    if found is None or found.faults == FAILS or found.clause not in ("meaning", "execution.accumulate"):
         return found
     # wrong for any length: then length is not what matters
     longest = max(case.sizes.values(), default=0)

@@ -14,11 +14,9 @@ from accord.workbench.cases import Case, dtype_of, input_shapes, output_shapes
 from accord.workbench.checks.judge import finding, judged
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, Trial
+from accord.workbench.subject import REFUSALS, UnusableError
 
 __all__ = ["CHECKS"]
-
-#: How a kernel may answer a call that its contract does not accept: any status but 0 keeps harm away.
-REFUSALS = ("refused", "failed")
 
 
 # layouts
@@ -253,28 +251,34 @@ def _holds(lab: Lab, conditions: Sequence[str], case: Case) -> bool:
 
 
 def _refused(lab: Lab, case: Case) -> Finding | None:
-    """A call of a Python kernel that breaks a condition, and for which the reference itself raises.
+    """A call of a Python kernel that breaks a condition, and in which an exception is raised that does not come out.
 
-    The runtime refuses such calls before any kernel sees them, so a C function need not look again; but Python that
-    gives a result where there is none hides an error.
+    The runtime refuses such calls before any kernel sees them, so no kernel need look again; but one that gives a
+    result in spite of an exception hides errors.
     """
     broken = [c for c in lab.contract.semantic.constraints if not _holds(lab, [c], case)]
     if not broken:
         return None
-    if lab.trial(case) is not None:
-        return None
     try:
-        outcome = lab.subject.call(case, lab.oracle.inputs(case), None)
+        inputs = lab.oracle.inputs(case)
+    except (AccordError, UnusableError):
+        return None  # no inputs have such sizes
+    try:
+        lab.oracle.expected(case, inputs, lab.subject.memory)
+    except UnusableError:
+        pass
     except AccordError:
-        return None  # no output has a shape
+        return None
+    else:
+        return None  # the reference does not mind
+    outcome = lab.subject.call(case, inputs, None, traced=True)
     lab.tried += 1
-    if not outcome.ok or not any(o is not None and o.size for o in outcome.outputs):
+    if not outcome.ok or not outcome.reply.get("raised") or not any(o is not None and o.size for o in outcome.outputs):
         return None
     return finding(
-        lab, "semantic.constraints", "a call that the contract does not accept is not refused", faults=(30,), case=case,
-        expected=f"an exception, as the reference raises one, because '{broken[0]}' does not hold",
-        found="success, with results that mean nothing",
-        remedy="Let the exception pass, or check the condition first and raise.",
+        lab, "semantic.constraints", "a call that the contract does not accept hides an exception", faults=(30,),
+        case=case, expected=f"the exception, because '{broken[0]}' does not hold",
+        found="success, with results that mean nothing", remedy="Let exceptions pass.",
     )  # fmt: skip
 
 

@@ -14,9 +14,10 @@ from accord.workbench.checks.judge import finding, judged
 from accord.workbench.compare import compare
 from accord.workbench.elf import needs_of
 from accord.workbench.findings import Finding
-from accord.workbench.graphs import node, ports
+from accord.workbench.graphs import node, one_node, ports
 from accord.workbench.lab import Check, Lab, Trial
 from accord.workbench.oracle import Expected
+from accord.workbench.subject import LEFT, REFUSALS
 
 __all__ = ["CHECKS", "OWN_CODE"]
 
@@ -95,6 +96,8 @@ def _graphs(lab: Lab) -> Iterator[Case]:
 
 def _in_graph(lab: Lab, case: Case) -> Finding | None:
     """The operator twice in a graph, between operators that may be fused with it, run again with other data."""
+    if lab.findings:
+        return None  # what is wrong by itself is wrong in a graph
     trials = [t for seed in range(4) if (t := lab.trial(case.but(seed=case.seed + seed))) is not None and lab.sound(t)]
     if len(trials) < 4 or not all(is_float(e.own.dtype) for e in trials[0].expected):
         return None
@@ -104,7 +107,10 @@ def _in_graph(lab: Lab, case: Case) -> Finding | None:
             graph, inputs = _surrounded(lab, a, b, constants=constants)
             outcome = lab.subject.run(graph, inputs, case)
             lab.tried += 1
-            if outcome.status == "refused" and outcome.reply.get("error") in ("FallbackError", "UnsupportedError"):
+            if outcome.status == "refused" and outcome.reply.get("error") in LEFT:
+                return None
+            if outcome.status in REFUSALS and not _alone(lab, a):
+                lab.notes.append(f"graphs: the runtime cannot run the operator: {outcome.text}")
                 return None
             expected = [_negative(e) for e in (*a.expected, *b.expected)]
             found = judged(lab, Trial(case, [], []), outcome)
@@ -123,6 +129,13 @@ def _in_graph(lab: Lab, case: Case) -> Finding | None:
                     "`accumulate`, and what the kernel keeps of inputs that look constant.",
                 )  # fmt: skip
     return None
+
+
+def _alone(lab: Lab, trial: Trial) -> bool:
+    """Whether a graph of the operator and nothing else runs."""
+    attributes = attributes_of(lab.contract.semantic, trial.case)
+    graph = one_node(lab.contract, trial.case, attributes, trial.inputs, fixed=lab.fixed)
+    return lab.subject.run(graph, trial.inputs, trial.case).ok
 
 
 def _negative(e: Expected) -> Expected:
@@ -162,6 +175,14 @@ def _surrounded(lab: Lab, a: Trial, b: Trial, *, constants: bool) -> tuple[dict[
     }, given  # fmt: skip
 
 
+def _apart(lab: Lab) -> bool:
+    return not lab.graph and not lab.interpreted and lab.kernel is not None
+
+
+def _joined(lab: Lab) -> bool:
+    return lab.contract.semantic.deterministic and not lab.interpreted
+
+
 #: First: where others compute, all that is found is about them.
-OWN_CODE = (Check("own code", _one, _foreign, lambda lab: not lab.graph and lab.kernel is not None, share=0.2),)
-CHECKS = (Check("graphs", _graphs, _in_graph, lambda lab: lab.contract.semantic.deterministic, share=1.0),)
+OWN_CODE = (Check("own code", _one, _foreign, _apart, share=0.2),)
+CHECKS = (Check("graphs", _graphs, _in_graph, _joined, share=1.0),)
