@@ -64,8 +64,7 @@ CHECKS: list[tuple[Any, ...]] = [
     (2, 4, 2, 100, 130, 64, "f32", False, {"causal": True}),
     (2, 32, 8, 1, 3000, 128, "f16", False, {"split": True}),
 ]
-HOPPERS = (HopperTiles(stages=3),)
-PLAIN = (Tiles(128, 64, 8, 3, descriptors=True, specialised=True), Tiles(128, 128, 8, 3))
+PLAIN = (Tiles(128, 128, 8, 3, descriptors=True),)
 NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 FOLDER = Path(tempfile.gettempdir()) / "accord_gpu_attention"
 
@@ -89,7 +88,9 @@ def function_of(name: str, text: str) -> Any:
 def heads_of(shape: tuple[int, ...], dtype: str, rows: bool) -> Heads:
     """How ``[images, heads, positions, size]`` lies: row-major, or positions before heads."""
     _, count, length, size = shape
-    strides = (length * count * size, size, count * size, 1) if rows else (count * length * size, length * size, size, 1)
+    strides = (
+        (length * count * size, size, count * size, 1) if rows else (count * length * size, length * size, size, 1)
+    )
     return Heads(dtype, Access(strides, 0))
 
 
@@ -102,7 +103,8 @@ class Problem:
     ) -> None:  # fmt: skip
         self.features = given = dict(features)
         self.dtype = dtype
-        self.shapes = {t: (images, heads, length, size) for t in "qy"} | {t: (images, groups, keys, size) for t in "kv"}
+        self.shapes = dict.fromkeys("qy", (images, heads, length, size))
+        self.shapes |= dict.fromkeys("kv", (images, groups, keys, size))
         self.tensors = {t: heads_of(s, dtype, rows) for t, s in self.shapes.items()}
         split = given.pop("split", False)
         mask = given.pop("mask", None)
@@ -125,7 +127,6 @@ class Problem:
         found: list[Tiles | HopperTiles] = []
         if suits_hopper(self.kernel, self.dims):
             found += [t for t in hopper_candidates(self.kernel) if more or t.turns]
-            found += HOPPERS if more and self.kernel.size == 128 else ()
         plain = candidates(self.kernel, 90, self.dims)
         found += plain if more else [plain[0], *(t for t in plain if t.descriptors)][:2]
         found += PLAIN if more and self.kernel.size == 128 else ()
@@ -167,7 +168,6 @@ class Problem:
             g = geometry(self.kernel, tiles, self.dims)
             values |= g.constants
             options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-            options |= {"maxnreg": tiles.registers} if tiles.registers else {}
             parts = [(self.kernel.symbol, self.kernel.text(), (*g.grid, 1), options)]
             if g.joined:
                 parts.append((f"{self.kernel.symbol}_joined", self.kernel.text(), (g.joined, 1, 1), {}))

@@ -10,13 +10,14 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
 
+from gluon_harness import run_gluon
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton_harness import NUMPY, compiled, function_of, memory
 
 from accord.backends.cpu.attention_launch import Features, Heads
 from accord.backends.cuda.attention import Tiles, attention_kernel, candidates, geometry, splits
-from accord.backends.cuda.hopper import HopperAttention, hopper_candidates, hopper_geometry, suits_hopper
+from accord.backends.cuda.hopper import HopperAttention, HopperTiles, hopper_candidates, hopper_geometry, suits_hopper
 from accord.errors import CompileError
 from accord.expr.lang import call, operand
 from accord.expr.primitives import le, select
@@ -63,7 +64,7 @@ class Case:
         images, dtype = self.c["images"], NUMPY[self.c["dtype"]]
         row = count * size + 3 if self.c["rows"] else size
         strides = (length * row, size, row, 1) if self.c["rows"] else (count * length * size, length * size, size, 1)
-        block = self.rng.standard_normal(images * strides[0] * (1 if self.c["rows"] else 1) + 2)
+        block = self.rng.standard_normal(images * strides[0] + 2)
         return block.astype(dtype), Access(strides, 2)
 
     def _mask(self) -> tuple[Array, Access] | None:
@@ -205,8 +206,62 @@ def test_attention(folder, c, seed, tiles):
     np.testing.assert_array_equal(after, case.tensors["y"][0])
 
 
+@st.composite
+def hopper_cases(draw):
+    size = draw(st.sampled_from([64, 128]))
+    return {
+        "images": draw(st.integers(1, 2)),
+        "groups": draw(st.integers(1, 2)),
+        "members": draw(st.sampled_from([1, 3])),
+        "length": draw(st.sampled_from([1, 64, 65, 128, 200])),
+        "keys": draw(st.sampled_from([1, 63, 64, 129, 400])),
+        "size": size,
+        "value_size": size,
+        "dtype": "f16",
+        "rows": False,
+        "mask": None,
+        "repeats": (),
+        "cut": 0,
+        "valid": draw(st.booleans()),
+        "offset": draw(st.sampled_from([0, 0, 70, -30])),
+        "causal": draw(st.booleans()),
+        "left": draw(st.sampled_from([-1, -1, 0, 90])),
+        "right": draw(st.sampled_from([-1, -1, 0, 9])),
+        "softcap": draw(st.sampled_from([0.0, 0.0, 3.0])),
+        "scale": draw(st.sampled_from([0.1, -0.2])),
+        "score": draw(st.sampled_from(["none", "none", "alibi"])),
+        "split": False,
+    }
+
+
+@SETTINGS
+@given(
+    c=hopper_cases(), seed=st.integers(0, 2**32 - 1), processors=st.integers(1, 3),
+    tiles=st.builds(HopperTiles, st.sampled_from([64, 128]), st.integers(2, 4), st.booleans(), st.booleans()),
+)  # fmt: skip
+def test_hoppers_protocol(c, seed, processors, tiles):
+    """Its barriers and its arithmetic, in threads."""
+    case = Case(c, seed)
+    heads = [Heads(c["dtype"], access) for _, access in case.tensors.values()]
+    kernel, dims = attention_kernel(*heads, case.sizes(), case.features)
+    shape = hopper_geometry(kernel, tiles, dims, processors)
+    values = {n: data for n, (data, _) in case.tensors.items()} | dict(zip(kernel.names, dims, strict=True))
+    values |= {**shape.constants, "section": 1 + seed % 3} | ({} if case.valid is None else {"n": case.valid})
+    hopper = HopperAttention(kernel)
+    run_gluon(hopper.symbol, hopper.text(), values, shape.grid, seed)
+    np.testing.assert_allclose(case.read("y").astype(np.float64), case.expected(), rtol=4e-3, atol=4e-3)
+
+
 def sizes_of(length, keys, heads, groups, size):
-    return {"images": 2, "heads": heads, "groups": groups, "length": length, "keys": keys, "size": size, "value.size": size}
+    return {
+        "images": 2,
+        "heads": heads,
+        "groups": groups,
+        "length": length,
+        "keys": keys,
+        "size": size,
+        "value.size": size,
+    }
 
 
 def plain(dtype, sizes, **features):
@@ -291,7 +346,9 @@ def test_what_the_kernels_are_not_for():
 
 def test_scores_change_the_name():
     sizes = sizes_of(16, 16, 2, 2, 64)
-    kernels = [plain("f16", sizes, **f)[0] for f in ({}, {"causal": True}, {"score": SCORES["alibi"]}, {"softcap": 1.0})]
+    kernels = [
+        plain("f16", sizes, **f)[0] for f in ({}, {"causal": True}, {"score": SCORES["alibi"]}, {"softcap": 1.0})
+    ]
     assert len({k.symbol for k in kernels}) == len({HopperAttention(k).symbol for k in kernels}) == 4
 
 

@@ -43,7 +43,9 @@ def function_of(folder: Path, name: str, text: str) -> Any:
     return getattr(module, name)
 
 
-def compiled(folder: Path, symbol: str, text: str, values: dict[str, Any], target: int, **options: int) -> CompiledTriton:
+def compiled(
+    folder: Path, symbol: str, text: str, values: dict[str, Any], target: int, **options: int
+) -> CompiledTriton:
     """A function compiled for an architecture; ``values`` of its parameters by name, memory as its type."""
     given = {n: Memory(256, (1,), (1,), v) if isinstance(v, str) else v for n, v in values.items()}
     code = TritonCode(function_of(folder, symbol, text), (1,), {})

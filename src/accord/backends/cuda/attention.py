@@ -1,8 +1,8 @@
 """Attention as Triton kernels: softmax(scale * Q Kᵀ + mask) V without the matrix of scores.
 
-A program holds a block of queries and walks the keys that some of them see (Dao, "FlashAttention-2", 2023, algorithm 1).
-Blocks of keys that all of them see take a path without comparisons. Scores are kept in units of log(2). Where there are
-few queries, those of all heads that share keys form one block; where they are still few and the keys many, several
+A program holds a block of queries and walks the keys that some of them see (Dao, "FlashAttention-2", 2023, algorithm
+1). Blocks of keys that all of them see take a path without comparisons. Scores are kept in units of log(2). Where there
+are few queries, those of all heads that share keys form one block; where they are still few and the keys many, several
 programs walk a part of the keys each, and a second kernel joins what they found.
 """
 
@@ -103,8 +103,14 @@ class AttentionKernel:
         """
         strides = [f"{t}_{a}" for t in ("q", "k", "v", "y") for a in "obhl"]
         if self.mask is not None:
-            strides += ["m_o", *(f"m_{a}" for a, kind in zip("bhld", self.mask_kinds, strict=True) if kind == "s"), "m_n"]
-        windows = [n for n, present in (("left", self.left), ("right", self.right), ("valid_step", self.valid)) if present]
+            strides += [
+                "m_o",
+                *(f"m_{a}" for a, kind in zip("bhld", self.mask_kinds, strict=True) if kind == "s"),
+                "m_n",
+            ]
+        windows = [
+            n for n, present in (("left", self.left), ("right", self.right), ("valid_step", self.valid)) if present
+        ]
         return ("images", "heads", "groups", "length", "keys", *strides, "offset", *windows)
 
     @property
@@ -197,8 +203,6 @@ class Tiles:
         warps: Of a program.
         stages: Steps whose keys and values are on their way at once.
         descriptors: Keys and values come through the bulk copy engine: their strides have to be whole 16 bytes.
-        specialised: Copies and products are different warps' (with descriptors).
-        registers: Most of a thread; 0 for as many as there are.
     """
 
     rows: int
@@ -206,8 +210,6 @@ class Tiles:
     warps: int
     stages: int
     descriptors: bool = False
-    specialised: bool = False
-    registers: int = 0
 
 
 @record
@@ -234,18 +236,22 @@ def geometry(kernel: AttentionKernel, tiles: Tiles, sizes: Sequence[int]) -> Geo
     pairs = images * (groups if packed else heads)
     blocks = ceildiv(length * (heads // groups if packed else 1), tiles.rows) * pairs
     constants: dict[str, int | bool] = {"BLOCK_Q": tiles.rows, "BLOCK_K": tiles.keys, "PACKED": packed}
-    constants |= {"DESCRIPTORS": tiles.descriptors, "SPECIALISED": tiles.specialised, "PARTS": 1}
+    constants |= {"DESCRIPTORS": tiles.descriptors, "PARTS": 1}
     if not kernel.split:
         return Geometry((blocks, 1), constants, 0, (0, 0))
     constants["PARTS"] = parts = power_of_two(max(1, min(ceildiv(keys, _PART), _PROGRAMS // max(1, blocks))))
     rows = images * heads * length
-    return Geometry((blocks, parts), constants, ceildiv(rows, _JOINED), (parts * rows * kernel.value_size, 2 * parts * rows))
+    return Geometry(
+        (blocks, parts), constants, ceildiv(rows, _JOINED), (parts * rows * kernel.value_size, 2 * parts * rows)
+    )
 
 
 def splits(sizes: Sequence[int], rows: int) -> bool:
     """Whether programs for blocks of ``rows`` queries would leave most of a GPU idle while there are many keys."""
     images, heads, groups, length, keys = sizes[:5]
-    blocks = images * (groups * ceildiv(length * (heads // groups), rows) if length < rows else heads * ceildiv(length, rows))
+    blocks = images * (
+        groups * ceildiv(length * (heads // groups), rows) if length < rows else heads * ceildiv(length, rows)
+    )
     return blocks * 2 <= _PROGRAMS and keys >= 2 * _PART
 
 
@@ -262,15 +268,17 @@ def candidates(kernel: AttentionKernel, architecture: int, sizes: Sequence[int])
     most = max(_LEAST, power_of_two(rows))
     widest = max(power_of_two(kernel.size), power_of_two(kernel.value_size))
     if not kernel.fast:
-        found = [Tiles(64, 32, 8, 2), Tiles(32, 32, 8, 2)] if widest <= 64 else [Tiles(32, 32, 8, 1), Tiles(16, 32, 4, 1)]
+        found = (
+            [Tiles(64, 32, 8, 2), Tiles(32, 32, 8, 2)] if widest <= 64 else [Tiles(32, 32, 8, 1), Tiles(16, 32, 4, 1)]
+        )
     elif most < 64:
         found = [Tiles(most, 64, 4, 3), Tiles(most, 128, 4, 2)]
         if widest > 128:
             found = [Tiles(most, 32, 4, 2)]
     elif widest > 128:
-        found = [Tiles(64, 32, 4, 2), Tiles(64, 64, 8, 2)]
+        found = [Tiles(64, 32, 8, 2), Tiles(64, 64, 8, 2)]
     elif architecture in (90, 100):
-        large = [Tiles(128, 128, 8, 2), Tiles(128, 64, 8, 3), Tiles(128, 64, 8, 3, descriptors=True)]
+        large = [Tiles(128, 64, 8, 3), Tiles(128, 128, 8, 2), Tiles(128, 64, 8, 3, descriptors=True)]
         large.append(Tiles(128, 128, 8, 2, descriptors=True))
         small = [Tiles(64, 64, 4, 3), Tiles(64, 128, 4, 2), Tiles(128, 64, 4, 3)]
         blocks = sizes[0] * heads * ceildiv(length, 128)
@@ -356,7 +364,7 @@ class _Writer:
 
     def module(self) -> str:
         head = "import triton\nimport triton.language as tl\n\n\n"
-        constants = ("BLOCK_Q", "BLOCK_K", "PACKED", "PARTS", "DESCRIPTORS", "SPECIALISED")
+        constants = ("BLOCK_Q", "BLOCK_K", "PACKED", "PARTS", "DESCRIPTORS")
         self._begin()
         self.code("first = tl.program_id(0) * 0 + first")
         write_bounds(self.code, self.k)
@@ -372,7 +380,7 @@ class _Writer:
     # where
 
     def _begin(self) -> None:
-        """Which queries the program has: ``row`` in ``inside``, their ``pos`` and ``head``, and first and last places."""
+        """Which queries the program has: ``inside`` says whether one is there, ``pos`` and ``head`` which it is."""
         code = self.code
         code(
             "members = heads // groups",
@@ -463,10 +471,11 @@ class _Writer:
         for t, letter, sizes in (("k", "d", self.sizes), ("v", "e", self.value_sizes)):
             for i, (first, _, _) in enumerate(sizes):
                 along = f"({first} + {letter}{i})"
-                along, down = (f"{along}[:, None]", "column[None, :]") if t == "k" else (f"{along}[None, :]", "column[:, None]")
+                along, down = (
+                    (f"{along}[:, None]", "column[None, :]") if t == "k" else (f"{along}[None, :]", "column[:, None]")
+                )
                 code(f"{t}_at{i} = {t}_head + start.to(tl.int64) * {t}_l + ({down} * {t}_l + {along})")
-        kinds = ", warp_specialize=SPECIALISED" if full and self._has_descriptors() else ""
-        with code.indented(f"for at in tl.range(start, stop, BLOCK_K{kinds}):"):
+        with code.indented("for at in range(start, stop, BLOCK_K):"):
             if not full or k.mask is not None or k.score is not None:
                 code("j = at + column")
             self._load("k", "d", self.sizes, full)
@@ -478,7 +487,7 @@ class _Writer:
                 code(f"sums{i} *= kept[:, None]")
             self._load("v", "e", self.value_sizes, full)
             for i in range(len(self.value_sizes)):
-                code(f's{i} = p.to({TYPES[k.value]})')
+                code(f"s{i} = p.to({TYPES[k.value]})")
                 code(f'sums{i} = tl.dot(s{i}, v{i}, sums{i}, input_precision="{self.precision}")')
             code("peak = higher")
             for t, sizes in (("k", self.sizes), ("v", self.value_sizes)):
@@ -562,14 +571,17 @@ class _Writer:
         code, k = self.code, self.k
         if k.split:
             code("number = (part * images + image) * heads * length + head.to(tl.int64) * length + pos")
-            code("tl.store(stats + 2 * number, peak, mask=inside)", "tl.store(stats + 2 * number + 1, total, mask=inside)")
+            code(
+                "tl.store(stats + 2 * number, peak, mask=inside)",
+                "tl.store(stats + 2 * number + 1, total, mask=inside)",
+            )
             target = f"sums + number[:, None] * {k.value_size}"
         else:
-            code("total = tl.where(total == 0.0, 1.0, total)")
+            code("inverse = 1.0 / tl.where(total == 0.0, 1.0, total)")
             code("y_row = y + y_o + image * y_b + head.to(tl.int64) * y_h + pos.to(tl.int64) * y_l")
             target = "y_row[:, None]"
         for i, (first, count, side) in enumerate(self.value_sizes):
-            value = f"sums{i}" if k.split else f"(sums{i} / total[:, None]).to({TYPES[k.out]})"
+            value = f"sums{i}" if k.split else f"(sums{i} * inverse[:, None]).to({TYPES[k.out]})"
             self._store(target, value, i, first, count < side)
 
     def _store(self, target: str, value: str, i: int, first: int, cut: bool) -> None:
@@ -606,12 +618,12 @@ class _Writer:
                 code(f"all{i} = all{i} * kept[:, None] + found * weight[:, None]")
             code("peak = higher")
         code(
-            "total = tl.where(total == 0.0, 1.0, total)",
+            "inverse = 1.0 / tl.where(total == 0.0, 1.0, total)",
             "image = row // (heads * length)",
             "y_row = y + y_o + image * y_b + row // length % heads * y_h + row % length * y_l",
         )
         for i, (first, count, side) in enumerate(self.value_sizes):
-            self._store("y_row[:, None]", f"(all{i} / total[:, None]).to({TYPES[k.out]})", i, first, count < side)
+            self._store("y_row[:, None]", f"(all{i} * inverse[:, None]).to({TYPES[k.out]})", i, first, count < side)
         names = ["sums", "stats", "y", "images", "heads", "length", "y_o", "y_b", "y_h", "y_l"]
         return code.function(f"{k.symbol}_joined", [*names, _constant("PARTS")])
 

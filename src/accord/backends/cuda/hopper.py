@@ -174,7 +174,7 @@ def _softmax(k: AttentionKernel) -> str:
     return code.function("softmax", [*names, *constants], "gluon")
 
 
-_TEMPLATE = '''import triton
+_TEMPLATE = """import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as tl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
@@ -191,6 +191,7 @@ def <NAME>(<PARAMETERS>):
     q_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([1, 1, 64, SIZE], dtype)
     k_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([1, 1, BLOCK_K, SIZE], dtype)
     q_tiles = tl.allocate_shared_memory(dtype, [2, 1, 1, 64, SIZE], q_layout)
+    y_tiles = tl.allocate_shared_memory(dtype, [2, 1, 1, 64, SIZE], q_layout)
     k_tiles = tl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_K, SIZE], k_layout)
     v_tiles = tl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_K, SIZE], k_layout)
     q_full = tl.allocate_shared_memory(tl.int64, [1], mbarrier.MBarrierLayout())
@@ -216,11 +217,13 @@ def <NAME>(<PARAMETERS>):
     tl.warp_specialize(
         [
             (consume, (
-                y + y_o, y_b, y_h, y_l, q_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                turn, images, heads, blocks, pairs, section, <BOUNDS>, tl.constexpr(0), BLOCK_K, STAGES, TURNS)),
+                y + y_o, y_b, y_h, y_l, q_tiles, y_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full,
+                v_empty, turn, images, heads, blocks, pairs, section, <BOUNDS>,
+                tl.constexpr(0), BLOCK_K, STAGES, TURNS)),
             (consume, (
-                y + y_o, y_b, y_h, y_l, q_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
-                turn, images, heads, blocks, pairs, section, <BOUNDS>, tl.constexpr(1), BLOCK_K, STAGES, TURNS)),
+                y + y_o, y_b, y_h, y_l, q_tiles, y_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full,
+                v_empty, turn, images, heads, blocks, pairs, section, <BOUNDS>,
+                tl.constexpr(1), BLOCK_K, STAGES, TURNS)),
             (produce, (
                 q + q_o, q_b, q_h, q_l, k + k_o, k_b, k_h, k_l, v + v_o, v_b, v_h, v_l, q_tiles, k_tiles, v_tiles,
                 q_full, q_empty, k_full, k_empty, v_full, v_empty, images, heads, groups, members, blocks, pairs,
@@ -282,7 +285,7 @@ def produce(
 
 @gluon.jit
 def consume(
-    y, y_b, y_h, y_l, q_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, turn,
+    y, y_b, y_h, y_l, q_tiles, y_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, turn,
     images, heads, blocks, pairs, section, <BOUNDS>,
     WHO: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, TURNS: tl.constexpr,
 ):
@@ -337,20 +340,23 @@ def consume(
                         q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turn, o, p, peak, total, step,
                         place, head, heads, i * BLOCK_K, limit, <LEFT>, <RIGHT>,
                         WHO, BLOCK_K, STAGES, TURNS, True, s_layout, o_layout)
+            mbarrier.arrive(q_empty, count=1)  # the next tile's may come
             stage = step % STAGES
             mbarrier.wait(v_full.index(stage), (step // STAGES) & 1)
             o = warpgroup_mma(p, v_tiles.index(stage).reshape([BLOCK_K, SIZE]), o, is_async=True)
             o = warpgroup_mma_wait(0, deps=[o])
             mbarrier.arrive(v_empty.index(stage), count=1)
             step += 1
-        total = tl.where(total == 0.0, 1.0, total)
-        o = o / tl.convert_layout(total, tl.SliceLayout(1, o_layout))[:, None]
-        q.store(o.to(q.dtype))  # the queries are not needed any more
+        else:
+            mbarrier.arrive(q_empty, count=1)
+        inverse = 1.0 / tl.where(total == 0.0, 1.0, total)
+        o = o * tl.convert_layout(inverse, tl.SliceLayout(1, o_layout))[:, None]
+        tma.store_wait(0)  # the last tile's
+        y_tiles.index(WHO).reshape([64, SIZE]).store(o.to(q.dtype))
         fence_async_shared()
-        store_tile(results, [image, head, first, 0], q_tiles.index(WHO))
-        tma.store_wait(0)
-        mbarrier.arrive(q_empty, count=1)
+        store_tile(results, [image, head, first, 0], y_tiles.index(WHO))
         tile += 1
+    tma.store_wait(0)
 
 
 @gluon.jit
@@ -393,4 +399,4 @@ def add_block(
     mbarrier.arrive(v_empty.index(stage), count=1)
     o = o * tl.convert_layout(kept, tl.SliceLayout(1, o_layout))[:, None]
     return o, p, peak, total, step
-'''
+"""
