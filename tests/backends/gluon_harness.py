@@ -21,10 +21,17 @@ _LATE = 20.0
 
 
 class Value(np.ndarray):  # type: ignore[type-arg]
-    """A tensor or number of a kernel."""
+    """A tensor or number of a kernel; nothing changes one."""
 
-    def to(self, dtype: Any) -> Value:
-        return value(np.asarray(self).astype(dtype))
+    def __iadd__(self, other: Any) -> Value:
+        return self + other
+
+    def __imul__(self, other: Any) -> Value:
+        return self * other
+
+    def to(self, dtype: Any, bitcast: bool = False) -> Value:
+        x = np.asarray(self)
+        return value(x.view(dtype) if bitcast else x.astype(dtype))
 
 
 def value(x: Any) -> Value:
@@ -112,6 +119,7 @@ class Product:
         self.a, self.b, self.acc, self.use = a, b, acc, use
 
     def result(self) -> Value:
+        time.sleep(1e-4)
         a = self.a.data if isinstance(self.a, Shared) else np.asarray(self.a)
         found = a.astype(np.float32) @ self.b.data.astype(np.float32)
         return value(found + self.acc if self.use else found)
@@ -156,7 +164,8 @@ class Machine:
 
     def _load(self, d: Descriptor, place: Any, b: Any, target: Shared) -> None:
         source, inside = d.part(place)
-        delay = self.random.random() * 2e-3
+        delay = self.random.random() * 3e-4
+        target.data[...] = np.nan
 
         def copy() -> None:
             time.sleep(delay)
@@ -191,6 +200,10 @@ class Machine:
         for t in threads:
             t.join()
 
+    @staticmethod
+    def _function(f: Any) -> Any:
+        return lambda x: value(f(np.asarray(x)))
+
     def _language(self) -> Any:
         layouts = {n: lambda *_: None for n in ("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout")}
         shared = types.SimpleNamespace(get_default_for=lambda *_: None)
@@ -220,10 +233,10 @@ class Machine:
             max=lambda x, axis: value(np.max(np.asarray(x), axis)),
             sum=lambda x, axis: value(np.sum(np.asarray(x), axis)),
             load=lambda p: value(p.data[p.offset]),
-            **{n: (lambda f: lambda x: value(f(np.asarray(x))))(getattr(np, n)) for n in ("exp2", "abs", "floor", "ceil")},
+            **{n: self._function(getattr(np, n)) for n in ("exp2", "abs", "floor", "ceil")},
             div_rn=lambda a, b: value(a / b),
             fma=lambda a, b, c: value(a * b + c),
-            **{n: getattr(np, n) for n in ("int32", "int64", "float16", "float32")},
+            **{n: getattr(np, n) for n in ("int32", "int64", "uint32", "float16", "float32")},
         )  # fmt: skip
 
 

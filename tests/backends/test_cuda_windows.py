@@ -20,11 +20,11 @@ from accord.backends.cpu.epilogue import Epilogue, Extra
 from accord.backends.cpu.pools import Pooling
 from accord.backends.cpu.taptables import Positions, Taps
 from accord.backends.cpu.windows import Axis
+from accord.backends.cuda.taptables import table_kernel
 from accord.backends.cuda.windows import (
     depthwise_kernel,
     pool_kernel,
     resample_kernel,
-    table_kernel,
     window_geometry,
 )
 from accord.errors import CompileError

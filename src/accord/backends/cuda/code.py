@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["Code", "ceildiv", "power_of_two"]
+__all__ = ["HEAD", "Code", "ceildiv", "power_of_two"]
+
+#: Of a module.
+HEAD = "import triton\nimport triton.language as tl\n\n\n"
 
 
 class Code(list[str]):

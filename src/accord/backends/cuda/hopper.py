@@ -11,10 +11,10 @@ Gluon is Triton's language of layouts and barriers; it has no interpreter.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 
-from accord.backends.cuda.attention import AttentionKernel, write_bounds, write_scores
+from accord.backends.cuda.attention import AttentionKernel
+from accord.backends.cuda.attention_writer import LOG2E, write_bounds, write_scores
 from accord.backends.cuda.code import Code, ceildiv
 from accord.record import record
 
@@ -152,7 +152,7 @@ def _softmax(k: AttentionKernel) -> str:
     code = Code()
     code("j = at + tl.arange(0, BLOCK_K, layout=tl.SliceLayout(0, layout))")
     plain = k.score is None and not k.softcap and k.scale > 0
-    factor = f" * {k.scale * math.log2(math.e)!r}" if plain else ""
+    factor = f" * {k.scale * LOG2E!r}" if plain else ""
     if not plain:
         write_scores(code, k, "x", "head.to(tl.float32)")
     with code.indented("if EDGE:"):
@@ -235,11 +235,13 @@ def <NAME>(<PARAMETERS>):
 
 
 @gluon.jit
-def tile_of(t, blocks, pairs, section):
+def tile_of(t, heads, blocks, pairs, section):
+    # image, head, and first query
     number = t // (section * blocks)
     rest = t % (section * blocks)
     present = tl.minimum(section, pairs - number * section)
-    return blocks - 1 - rest // present, number * section + rest % present
+    pair = number * section + rest % present
+    return pair // heads, pair % heads, (blocks - 1 - rest // present) * 128
 
 
 @gluon.jit
@@ -259,11 +261,8 @@ def produce(
     step = 0
     tile = 0
     for t in range(tl.program_id(0), blocks * pairs, tl.num_programs(0)):
-        block, pair = tile_of(t, blocks, pairs, section)
-        image = pair // heads
-        head = pair % heads
+        image, head, first = tile_of(t, heads, blocks, pairs, section)
         group = head // members
-        first = block * 128
         low, high, all_low, all_high, here, limit = bounds(
             first, tl.minimum(first + 128, length) - 1, image, <BOUNDS>, BLOCK_K)
         mbarrier.wait(q_empty, (tile & 1) ^ 1)
@@ -299,10 +298,7 @@ def consume(
     step = 0
     tile = 0
     for t in range(tl.program_id(0), blocks * pairs, tl.num_programs(0)):
-        block, pair = tile_of(t, blocks, pairs, section)
-        image = pair // heads
-        head = pair % heads
-        first = block * 128
+        image, head, first = tile_of(t, heads, blocks, pairs, section)
         low, high, all_low, all_high, here, limit = bounds(
             first, tl.minimum(first + 128, length) - 1, image, <BOUNDS>, BLOCK_K)
         first += WHO * 64

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import accumulator
 from accord.backends.cpu.nest import magnitude
 from accord.backends.cpu.pools import Pooling
-from accord.backends.cpu.taptables import Positions, Taps, tap_count, tap_words
-from accord.backends.cpu.taptables_writer import tap
+from accord.backends.cpu.taptables import Taps
 from accord.backends.cpu.windows import Axis
-from accord.backends.cuda.code import Code, ceildiv
+from accord.backends.cuda.code import HEAD, Code, ceildiv
 from accord.backends.cuda.loops import Stream
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.errors import CompileError
@@ -32,12 +31,10 @@ from accord.record import record
 __all__ = [
     "Depthwise",
     "Resampled",
-    "TableKernel",
     "WindowKernel",
     "depthwise_kernel",
     "pool_kernel",
     "resample_kernel",
-    "table_kernel",
     "window_geometry",
 ]
 
@@ -45,7 +42,6 @@ __all__ = [
 _CHANNELS, _SINGLE = 1024, 256
 #: Taps of a window up to which code is written for each.
 _MOST_TAPS = 64
-_HEAD = "import triton\nimport triton.language as tl\n\n\n"
 
 
 @record
@@ -171,81 +167,7 @@ class WindowKernel:
 
     def text(self) -> str:
         """The module."""
-        return _HEAD + _Writer(self).function()
-
-
-@record
-class TableKernel:
-    """The Triton text that makes the table of a resampled axis, with the expressions of the CPU's.
-
-    Parameters: pointers of indices (int64) and, if there are any, weights; positions, taps of one, and the bits of six
-    numbers (:func:`~accord.backends.cpu.taptables.tap_words`). Compile-time: BLOCK.
-
-    Attributes:
-        taps: What is written.
-        dtype: Of the weights.
-    """
-
-    taps: Taps
-    dtype: str
-
-    @property
-    def symbol(self) -> str:
-        """Name by content."""
-        return f"taps_{hashlib.sha256(f'{self.taps};{self.dtype}'.encode()).hexdigest()[:24]}"
-
-    def text(self) -> str:
-        """The module."""
-        code, taps = Code(), self.taps
-        index, weight = tap(taps)
-        code("x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", "some = x < positions")
-        code(*(f"v{i} = (w{i} + tl.zeros([BLOCK], tl.int64)).to(tl.float64, bitcast=True)" for i in range(6)))
-        names = ["x.to(tl.float64)", *(f"v{i}" for i in range(6))]
-        code(f"v = {names[0]}")
-        names[0] = "v"
-
-        def each(body: Callable[[], None]) -> None:
-            with code.indented("for k in range(count):"):
-                code("tap = (k + tl.zeros([BLOCK], tl.int32)).to(tl.float64)")
-                body()
-
-        def first() -> None:
-            value = TritonPrinter(code, "a").value(index, [*names, "tap"])
-            code(f"tl.store(indices + x * count + k, {value}, mask=some)")
-            if weight is not None and taps.normal:
-                code(f"total += {TritonPrinter(code, 'b').value(weight, [*names, 'tap'])}")
-
-        def second() -> None:
-            assert weight is not None
-            printer = TritonPrinter(code, "c")
-            value = printer.value(weight / operand(8, "f64") if taps.normal else weight, [*names, "tap", "total"])
-            code(f"tl.store(weights + x * count + k, {value}.to({TYPES[self.dtype]}), mask=some)")
-
-        code("total = tl.zeros([BLOCK], tl.float64)")
-        each(first)
-        if weight is not None:
-            each(second)
-        memory = ["indices", *(["weights"] if weight is not None else [])]
-        words = [f"w{i}" for i in range(6)]
-        return _HEAD + code.function(self.symbol, [*memory, "positions", "count", *words, "BLOCK: tl.constexpr"])
-
-
-def table_kernel(
-    taps: Taps, positions: Positions, dtype: str, source: int, target: int, shift: int = 0
-) -> tuple[TableKernel, tuple[int, ...]]:
-    """The kernel for a table, and its integer parameters.
-
-    Args:
-        taps: What is written.
-        positions: Where the elements lie.
-        dtype: Of the weights.
-        source: Length of the axis in the source.
-        target: Positions.
-        shift: Elements in front, for positions of mode "shift".
-    """
-    count = tap_count(taps, positions, source, target)
-    assert isinstance(count, int)
-    return TableKernel(taps, dtype), (target, count, *tap_words(taps, positions, source, target, shift))
+        return HEAD + _Writer(self).function()
 
 
 def window_geometry(kernel: WindowKernel, sizes: Sequence[int], reach: int) -> tuple[int, dict[str, int | bool]]:
@@ -393,7 +315,7 @@ def resample_kernel(
     epilogue: Epilogue,
     fill: float | int | None = None,
 ) -> tuple[WindowKernel, tuple[DimLike, ...]]:
-    """The kernel of a resampling, and its integer parameters. It reads a table (:func:`table_kernel`) for each axis.
+    """The kernel of a resampling by tables (:mod:`accord.backends.cuda.taptables`), and its integer parameters.
 
     Args:
         shape: Of the output.
