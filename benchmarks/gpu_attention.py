@@ -1,6 +1,6 @@
 """Attention on a GPU: every candidate checked against PyTorch in float64 and timed beside its backends.
 
-    PYTHONPATH=src python benchmarks/gpu_attention.py [--only check|time] [--case full,causal] [--jobs 12]
+    PYTHONPATH=src python benchmarks/gpu_attention.py [--only check|time] [--kind hopper|triton] [--case full,causal]
 
 Needs torch, triton and a Hopper GPU. Kernels are compiled in several processes first. A time is that of one call in a
 CUDA graph of many, on operands that are not in the cache; the median of graphs.
@@ -9,6 +9,7 @@ CUDA graph of many, on operands that are not in the cache; the median of graphs.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import functools
 import importlib.util
 import math
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from accord.backends.cpu.attention_launch import Features, Heads
-from accord.backends.cuda.attention import AttentionKernel, Tiles, attention_kernel, candidates, geometry
+from accord.backends.cuda.attention import AttentionKernel, JoiningKernel, Tiles, attention_kernel, candidates, geometry
 from accord.backends.cuda.hopper import (
     HopperAttention,
     HopperTiles,
@@ -170,7 +171,8 @@ class Problem:
             options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
             parts = [(self.kernel.symbol, self.kernel.text(), (*g.grid, 1), options)]
             if g.joined:
-                parts.append((f"{self.kernel.symbol}_joined", self.kernel.text(), (g.joined, 1, 1), {}))
+                second = JoiningKernel(self.kernel)
+                parts.append((second.symbol, second.text(), (g.joined, 1, 1), {}))
         made = []
         for name, text, grid, options in parts:
             function = function_of(name, text)
@@ -233,13 +235,12 @@ def problem_of(name: str) -> Problem:
     return Problem(*shape, "f16", False, {"causal": True} if causal else {})  # type: ignore[misc]
 
 
-def compile_one(task: tuple[str, int, int]) -> tuple[str, float]:
+def compile_one(task: tuple[str, int, Tiles | HopperTiles]) -> tuple[str, float]:
     """Compile a variant; in a process of its own, so that the caller finds it in Triton's cache."""
     import torch
 
-    kind, index, variant = task
+    kind, index, tiles = task
     problem = problem_of(list(SHAPES)[index]) if kind == "time" else Problem(*CHECKS[index])
-    tiles = problem.variants(kind == "time")[variant]
     begin = time.perf_counter()
     types = {t: getattr(torch, NAMES[problem.dtype]) for t in "qkvy"} | {"sums": torch.float32, "stats": torch.float32}
     types |= {"n": torch.int64, "m": getattr(torch, NAMES.get(problem.mask or "", "bool"))}
@@ -251,14 +252,14 @@ def compile_one(task: tuple[str, int, int]) -> tuple[str, float]:
     return "", time.perf_counter() - begin
 
 
-def check() -> bool:
-    """Whether all variants of all checks are right."""
+def check(wanted: Any) -> bool:
+    """Whether all variants that are wanted of all checks are right."""
     import torch
 
     good = True
     for c in CHECKS:
         problem = Problem(*c)
-        for tiles in problem.variants(False):
+        for tiles in wanted(problem, more=False):
             memory = problem.allocate(1)
             try:
                 for _ in range(3):
@@ -300,7 +301,7 @@ def graph_time(calls: list[Any], repeats: int = 7) -> float:
     return statistics.median(found)
 
 
-def measure(name: str) -> None:
+def measure(name: str, wanted: Any) -> None:
     """Times of all variants and of PyTorch's backends."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -335,7 +336,7 @@ def measure(name: str) -> None:
 
         note(f"torch {label}", call_torch)
     best = min(rows)[0] if rows else math.nan
-    for tiles in problem.variants(True):
+    for tiles in wanted(problem, more=True):
         note(str(tiles), lambda s, tiles=tiles: functools.partial(problem.run, tiles, s))
         problem.run(tiles, sets[0])
         worst = problem.error(sets[0])
@@ -351,16 +352,24 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["check", "time"])
+    parser.add_argument("--kind", choices=["hopper", "triton"])
+    parser.add_argument("--limit", type=float, default=280.0, help="seconds after which it ends: a kernel may hang")
     parser.add_argument("--case", default=",".join(SHAPES), help="names of shapes, separated by commas")
     parser.add_argument("--jobs", type=int, default=12)
     given = parser.parse_args()
+    faulthandler.dump_traceback_later(given.limit, exit=True)
     begin = time.perf_counter()
     cases = [n for n in SHAPES if n in given.case.split(",")]
+
+    def wanted(problem: Problem, *, more: bool) -> list[Tiles | HopperTiles]:
+        kinds = {"hopper": HopperTiles, "triton": Tiles, None: (Tiles, HopperTiles)}
+        return [t for t in problem.variants(more) if isinstance(t, kinds[given.kind])]
+
     tasks = []
     if given.only != "check":
-        tasks += [("time", list(SHAPES).index(n), v) for n in cases for v in range(len(problem_of(n).variants(True)))]
+        tasks += [("time", list(SHAPES).index(n), t) for n in cases for t in wanted(problem_of(n), more=True)]
     if given.only != "time":
-        tasks += [("check", i, v) for i, c in enumerate(CHECKS) for v in range(len(Problem(*c).variants(False)))]
+        tasks += [("check", i, t) for i, c in enumerate(CHECKS) for t in wanted(Problem(*c), more=False)]
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         done = pool.map(compile_one, tasks, chunksize=1)
     for problem in sorted({text for text, _ in done if text}):
@@ -373,10 +382,10 @@ def main() -> None:
     triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
     print(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
     if given.only != "time":
-        check()
+        check(wanted)
     if given.only != "check":
         for n in cases:
-            measure(n)
+            measure(n, wanted)
     print(f"{time.perf_counter() - begin:.0f} s in all")
 
 

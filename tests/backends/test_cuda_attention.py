@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from triton_harness import NUMPY, compiled, function_of, memory
 
 from accord.backends.cpu.attention_launch import Features, Heads
-from accord.backends.cuda.attention import Tiles, attention_kernel, candidates, geometry, splits
+from accord.backends.cuda.attention import JoiningKernel, Tiles, attention_kernel, candidates, geometry, splits
 from accord.backends.cuda.hopper import HopperAttention, HopperTiles, hopper_candidates, hopper_geometry, suits_hopper
 from accord.errors import CompileError
 from accord.expr.lang import call, operand
@@ -154,9 +154,9 @@ class Case:
         values = {n: memory(a) for n, a in arrays.items()} | dict(zip(kernel.names, dims, strict=True))
         values |= shape.constants
         calls = []
-        for name, grid in ((kernel.symbol, shape.grid), (f"{kernel.symbol}_joined", (shape.joined, 1))):
+        for part, grid in ((kernel, shape.grid), (JoiningKernel(kernel), (shape.joined, 1))):
             if grid[0]:
-                function = function_of(folder, name, kernel.text())
+                function = function_of(folder, part.symbol, part.text())
                 calls.append((function, {n: values[n] for n in function.arg_names}, (*grid, 1)))
         interpret_elsewhere(calls, list(arrays.values()), kernel.symbol)
         return self.read("y")
@@ -277,11 +277,9 @@ def plain(dtype, sizes, **features):
     return attention_kernel(queries, pairs, pairs, queries, sizes, Features(0.125, **features), split=split)
 
 
-def values_of(kernel, dims):
-    types = {"q": kernel.query, "k": kernel.key, "v": kernel.value, "y": kernel.out, "m": kernel.mask, "n": "i64"}
-    pointers = {n: types.get(n, "f32") for n in (*kernel.pointers, "sums", "stats", "y")}
-    names = {t: str(np.dtype(NUMPY[t])) for t in pointers.values()}
-    return {n: names[t] for n, t in pointers.items()} | dict(zip(kernel.names, dims, strict=True))
+def values_of(*kernels, dims):
+    pointers = {n: str(np.dtype(NUMPY[t])) for k in kernels for n, t in zip(k.memory, k.pointers, strict=True)}
+    return pointers | dict(zip(kernels[0].names, dims, strict=True))
 
 
 COMPILED = {
@@ -304,11 +302,12 @@ def test_the_first_tiles_compile_without_spills(folder, name, architecture):
     kernel, dims = plain(dtype, sizes, **features)
     tiles = candidates(kernel, architecture, dims)[0]
     shape = geometry(kernel, tiles, dims)
-    values = values_of(kernel, dims) | shape.constants
+    values = values_of(kernel, JoiningKernel(kernel), dims=dims) | shape.constants
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
     made = [compiled(folder, kernel.symbol, kernel.text(), values, architecture, **options)]
     if shape.joined:
-        made.append(compiled(folder, f"{kernel.symbol}_joined", kernel.text(), values, architecture))
+        second = JoiningKernel(kernel)
+        made.append(compiled(folder, second.symbol, second.text(), values, architecture))
     limits = ARCHITECTURES[f"sm_{architecture}"]
     for c in made:
         assert over_limits(limits, c.resources, c.shared, c.threads)[0] == []
@@ -324,7 +323,7 @@ def test_hoppers_kernel_compiles(folder, name):
     hopper = HopperAttention(kernel)
     for tiles in hopper_candidates(kernel)[:: 3 if name == "f16" else 9]:
         shape = hopper_geometry(kernel, tiles, dims, 132)
-        values = values_of(kernel, dims) | shape.constants | {"section": shape.section}
+        values = values_of(kernel, JoiningKernel(kernel), dims=dims) | shape.constants | {"section": shape.section}
         made = compiled(folder, hopper.symbol, hopper.text(), values, 90, num_warps=shape.warps)
         assert made.threads == 384
         assert over_limits(ARCHITECTURES["sm_90"], made.resources, made.shared, made.threads)[0] == []

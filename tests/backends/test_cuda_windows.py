@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton_harness import NUMPY, compiled, function_of, memory
 
-from accord.backends.cpu.epilogue import Epilogue, Extra
 from accord.backends.cpu.pools import Pooling
 from accord.backends.cpu.taptables import Positions, Taps
 from accord.backends.cpu.windows import Axis
@@ -27,6 +26,7 @@ from accord.backends.cuda.windows import (
     resample_kernel,
     window_geometry,
 )
+from accord.backends.epilogue import Epilogue, Extra
 from accord.errors import CompileError
 from accord.expr.lang import call, cast, operand
 from accord.expr.primitives import max_
@@ -298,7 +298,7 @@ def test_a_convolution_compiles_without_spills(folder, architecture, last):
     out = Epilogue(max_(operand(0, "f16"), 0.0))
     kernel, dims = depthwise_kernel(32, channels, axes, (1, 1), image, weights, bias, image[1], out)
     _, constants = window_geometry(kernel, dims, 32 * channels * 3136)
-    values = dict.fromkeys(kernel.pointers, "float16") | dict(zip(kernel.names, dims, strict=True)) | constants
+    values = dict.fromkeys(kernel.memory, "float16") | dict(zip(kernel.names, dims, strict=True)) | constants
     made = compiled(folder, kernel.symbol, kernel.text(), values, architecture, num_warps=4)
     assert over_limits(ARCHITECTURES[f"sm_{architecture}"], made.resources, made.shared, made.threads)[0] == []
     assert made.resources.stack == 0

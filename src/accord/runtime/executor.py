@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block
+from accord.backends.memory import HOST, Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
@@ -83,20 +83,22 @@ class Executor:
         self,
         inputs: Sequence[Any],
         outer: Mapping[str, int] | None = None,
-        into: Mapping[int, np.ndarray[Any, Any]] | None = None,
+        into: Mapping[int, np.ndarray[Any, Any] | DeviceArray | Memory] | None = None,
     ) -> list[Any]:
         """The outputs for ``inputs`` (in the plan's order, checked and contiguous).
 
         Args:
-            inputs: Arrays, lists for sequences, None for an absent optional.
+            inputs: Arrays (:class:`~accord.backends.memory.DeviceArray` too), lists for sequences, None for an absent
+                optional.
             outer: Values of symbols that an outer plan knows.
             into: By number of the output, memory to return it in where the shape is right: row-major, of the output's
-                dtype, apart from all inputs. What was in it is lost.
+                dtype, apart from all inputs. What was in it is lost. Or the memory in which to make it.
 
         Raises:
             InputError: sizes that do not fit each other.
             ExecutionError: a kernel failed.
         """
+        inputs = self._near(inputs)
         key, env = self._sizes(inputs, outer)
         try:
             frame, arena = self._borrow(key)
@@ -110,8 +112,25 @@ class Executor:
             frame.release()
             self._give_back(frame, arena)
 
+    def _near(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """``inputs``; those in another memory that the plan does not read there as copies in the host's."""
+        if not any(isinstance(v, DeviceArray) for v in inputs):
+            return inputs
+        slots, lent = self.plan.slots, self.plan.lent
+        found = []
+        for i, v in zip(self.plan.inputs, inputs, strict=True):
+            stays = isinstance(v, DeviceArray) and i in lent and slots[lent[i]].space == v.space and self._free(i)
+            found.append(v.numpy() if isinstance(v, DeviceArray) and not stays else v)
+        for memory in {id(v.memory): v.memory for v in found if isinstance(v, DeviceArray)}.values():
+            memory.settle()
+        return found
+
+    def _free(self, slot: int) -> bool:
+        """Whether nobody needs to know what is in an input."""
+        return content_symbol(self.plan.slots[slot].name) not in self.plan.symbols
+
     def prepare(self) -> None:
-        """Have the machine code of all steps, and of body graphs that are certain to run.
+        """Have the machine code of all steps and of all body graphs: a run waits for no compiler.
 
         Raises:
             CompileError: machine code could not be generated.
@@ -127,9 +146,8 @@ class Executor:
         for backend, found in kernels.items():
             self.backends[backend].prepare(found)
         self._upload()
-        for (index, _), child in self.children.items():
-            if self.plan.steps[index].placement.op != "If":
-                child.prepare()
+        for child in self.children.values():
+            child.prepare()
         self._prepared = True
 
     def _upload(self) -> None:
@@ -272,17 +290,13 @@ class Executor:
         arena: Arena,
         inputs: Sequence[Any],
         env: dict[str, int],
-        into: Mapping[int, np.ndarray[Any, Any]],
+        into: Mapping[int, np.ndarray[Any, Any] | DeviceArray | Memory],
     ) -> list[Any]:
         plan = self.plan
         arrays: dict[int, Any] = dict(zip(plan.inputs, inputs, strict=True))
         for position, i, root, dtype in self._owned:
             if root not in arrays:
-                given = into.get(position)
-                if given is not None and given.shape == frame.returned[i]:
-                    arrays[root] = given
-                else:
-                    arrays[root] = self.device.new_output(frame.returned[i], dtype)
+                arrays[root] = self._new_output(into.get(position), root, frame.returned[i], dtype)
         values = frame.values
         for i, value in zip(plan.inputs, inputs, strict=True):
             values[i] = value
@@ -300,6 +314,20 @@ class Executor:
                 if failed >= 0:
                     raise self._refused(steps[failed], program.refusal)
         return [self._result(i, values, arrays) for i in plan.outputs]
+
+    def _new_output(
+        self, given: np.ndarray[Any, Any] | DeviceArray | Memory | None, root: int, shape: tuple[int, ...], dtype: Any
+    ) -> Any:
+        """Where output ``root`` goes: what was given for it, if it can be there."""
+        if isinstance(given, (DeviceArray, Memory)):
+            far = self.plan.lent.get(root)
+            if far is None or self.plan.slots[far].space != given.space:
+                given = None
+            elif isinstance(given, Memory):
+                return DeviceArray.empty(given, shape, dtype)
+        if given is not None and given.shape == shape:
+            return given
+        return self.device.new_output(shape, dtype)
 
     def run_segment(
         self,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block, Memory
+from accord.backends.memory import HOST, Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, ViewKernel
 from accord.errors import ExecutionError, InputError
 from accord.ir.agreement import Agreement
@@ -279,11 +279,18 @@ class Frame:
         self._table = np.zeros(len(operands), np.int64)
         arenas: dict[str, list[tuple[int, int]]] = {}
         caller: dict[int, list[tuple[int, int]]] = {}
+        far = set(plan.lent.values())
+        #: Table entries of what a caller may have there already, by root: where, and what to add to the address.
+        self._lent_entries: dict[int, list[tuple[int, int]]] = {}
+        #: Roots whose entries point to a caller's memory.
+        self._lent: set[int] = set()
         for i, slot in enumerate(operands):
             root, start = plan.slots[slot].root, self._sizes.offsets.get(slot, 0)
             storage = plan.slots[root].storage
             if storage is Storage.ARENA:
                 arenas.setdefault(plan.slots[root].space, []).append((i, self._bases[root] + start))
+                if root in far:
+                    self._lent_entries.setdefault(root, []).append((i, start))
             elif storage is Storage.CONSTANT:
                 place = self._constants.get(root)
                 self._table[i] = (self.values[root].ctypes.data if place is None else place) + start
@@ -339,12 +346,35 @@ class Frame:
         """Write the addresses of the caller's inputs and of the new outputs, by root slot."""
         cells = self._cells
         for slot, entries in self._entries.items():
-            address = arrays[slot].__array_interface__["data"][0]
+            array = arrays[slot]
+            if isinstance(array, DeviceArray):
+                address = array.address
+                self._lend(slot, address)
+            else:
+                address = array.__array_interface__["data"][0]
+                if self._lent:
+                    self._take_back(slot)
             for i, start in entries:
                 cells[i] = address + start  # type: ignore[index]
         for i, root in self._caller_views:
             source = arrays.get(root)
             self.values[i] = None if source is None else self._caller_part(i, source)
+
+    def _lend(self, slot: int, address: int) -> None:
+        """Let the copy of ``slot`` in another memory be the caller's own; the copy to itself does nothing."""
+        root = self.plan.lent[slot]
+        for i, start in self._lent_entries[root]:
+            self._cells[i] = address + start  # type: ignore[index]
+        self._lent.add(root)
+
+    def _take_back(self, slot: int) -> None:
+        """Let the copy of ``slot`` be in the arena again."""
+        root = self.plan.lent.get(slot, -1)
+        if root in self._lent:
+            base = self._space_bases[self.plan.slots[root].space] + self._bases[root]
+            for i, start in self._lent_entries[root]:
+                self._cells[i] = base + start  # type: ignore[index]
+            self._lent.discard(root)
 
     def _caller_part(self, i: int, source: Any) -> Any:
         """The array of slot ``i`` in an array of the caller's, or in a returned one."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accord.backends.discovery import backend_named
+from accord.backends.discovery import backend_named, backends_for
+from accord.backends.memory import DeviceArray, Memory
 from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
 from accord.ir import dims as D
@@ -22,7 +23,7 @@ from accord.model.limits import Limits
 from accord.plan.plan import Plan
 from accord.plan.types import TensorType, ValueType
 from accord.runtime.executor import Executor
-from accord.runtime.inputs import Matcher
+from accord.runtime.inputs import Matcher, device_array
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options, disabled_tuple
 from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
@@ -150,11 +151,14 @@ class Model:
         self._source = source
         self._compiled: Compiled | None = None
         self._lock = threading.Lock()
+        if options.device != "cpu":
+            for backend in backends_for(options.device, reference_only=options.reference):
+                backend.require()
         start = time.perf_counter()
         key = model_key(source, options) if options.device == "cpu" else None
         self.options = tuned(options, key)
         # whoever wants to see the stages needs them to happen
-        key = None if key is None or on_stage is not None else key_with(key, self.options.choices or ())
+        key = self._key = None if key is None or on_stage is not None else key_with(key, self.options.choices or ())
         stored = None if key is None else read_plan(key)
         first = None if stored is None else _Variant.of(stored)
         if first is None:
@@ -220,11 +224,24 @@ class Model:
             for variant in self._variants:
                 if variant.holds(env):
                     return variant
-            compiled = self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
-            made = _Variant.of(_stored(compiled))
-            assert made is not None
+            decided = tuple((str(d), str(bool(D.evaluate(d, env)))) for d, _ in self._first.decisions)
+            key = None if self._key is None else key_with(self._key, decided)
+            stored = None if key is None else read_plan(key)
+            made = None if stored is None else _Variant.of(stored)
+            if made is None or not made.holds(env):  # its own decisions can be others than the first plan's
+                compiled = self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
+                stored = _stored(compiled)
+                made = _Variant.of(stored)
+                assert made is not None
+                if key is not None and self._is_unchanged():
+                    write_plan(key, stored)
             self._variants = [made, *self._variants[: MAX_VARIANTS - 1]]
             return made
+
+    def _is_unchanged(self) -> bool:
+        """Whether the file is still the one that was loaded: what is compiled from it now is kept under its name."""
+        key = model_key(self._source, self.options)
+        return key is not None and key_with(key, self.options.choices or ()) == self._key
 
     def executor_for(self, inputs: Mapping[str, Any]) -> tuple[Executor, list[Any]]:
         """What runs for these inputs, and the inputs as it takes them; for tools that watch runs.
@@ -272,12 +289,14 @@ class Model:
 
     run = __call__
 
-    def run_into(self, named: Mapping[str, Any], into: Mapping[str, np.ndarray[Any, Any]]) -> Outputs:
+    def run_into(self, named: Mapping[str, Any], into: Mapping[str, Any]) -> Outputs:
         """Run the model with outputs in the caller's memory, without a copy where the plan allows it.
 
         Args:
             named: Inputs by name.
-            into: By name of the output, the array that shall hold it.
+            into: By name of the output, the array that shall hold it: NumPy's, or one in a device's memory
+                (:class:`~accord.backends.memory.DeviceArray`, anything with ``__cuda_array_interface__``); or the
+                :class:`~accord.backends.memory.Memory` in which a new one shall be made.
 
         Returns:
             All outputs; those in ``into`` are the arrays given.
@@ -289,12 +308,19 @@ class Model:
         unknown = [n for n in into if n not in self._names]
         if unknown:
             raise InputError(f"the model has no output '{unknown[0]}'", expected=", ".join(self._names))
-        given = {self._names.index(n): array for n, array in into.items()}
-        arrays = [v for v in values if isinstance(v, np.ndarray)]
+        given = {self._names.index(n): _target(n, array) for n, array in into.items()}
+        arrays = [v for v in values if isinstance(v, (np.ndarray, DeviceArray))]
         direct = {k: a for k, a in given.items() if self._is_direct(k, a, arrays)}
         results = self._executor_for(values).run(values, into=direct)
         for k, target in given.items():
             produced = results[k]
+            if isinstance(target, Memory):
+                if isinstance(produced, np.ndarray):
+                    results[k] = DeviceArray.empty(target, produced.shape, produced.dtype)
+                    results[k].assign(np.ascontiguousarray(produced))
+                continue
+            if produced is target:
+                continue
             if not isinstance(produced, np.ndarray) or (produced.shape, produced.dtype) != (target.shape, target.dtype):
                 raise InputError(
                     "the array given for an output does not fit it",
@@ -302,19 +328,28 @@ class Model:
                     expected=_describe(produced),
                     found=_describe(target),
                 )
-            if produced.ctypes.data != target.ctypes.data:
+            if isinstance(target, DeviceArray):
+                target.assign(np.ascontiguousarray(produced))
+            elif produced.ctypes.data != target.ctypes.data:
                 np.copyto(target, produced)
             results[k] = target
         return Outputs(results, self._names)
 
-    def _is_direct(self, k: int, array: np.ndarray[Any, Any], inputs: Sequence[np.ndarray[Any, Any]]) -> bool:
+    def _is_direct(self, k: int, array: Any, inputs: Sequence[Any]) -> bool:
         """True if a run may write output ``k`` to ``array`` at once: nothing that it still reads is there."""
+        if isinstance(array, Memory):
+            return True
+        if isinstance(array, DeviceArray):
+            first, last = array.address, array.address + array.nbytes
+            far = [v for v in inputs if isinstance(v, DeviceArray)]
+            apart = all(last <= v.address or v.address + v.nbytes <= first for v in far)
+            return apart and array.dtype == self.plan.slots[self.plan.outputs[k]].dtype
         return (
             array.dtype == self.plan.slots[self.plan.outputs[k]].dtype
             and array.flags.c_contiguous
             and array.flags.aligned
             and array.flags.writeable
-            and not any(np.may_share_memory(array, other) for other in inputs)
+            and not any(np.may_share_memory(array, other) for other in inputs if isinstance(other, np.ndarray))
         )
 
     def trim(self) -> int:
@@ -356,6 +391,13 @@ class Model:
         return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
 
 
+def _target(name: str, array: Any) -> Any:
+    """What an output is to be put into."""
+    if isinstance(array, (np.ndarray, Memory)) or not hasattr(array, "__cuda_array_interface__"):
+        return array
+    return device_array(name, array)
+
+
 def _stored(compiled: Compiled) -> StoredModel:
     names = tuple(v.name or f"output{k}" for k, v in enumerate(compiled.model.graph.outputs))
     used = {compiled.device.name, *_backends_of(compiled.plan)}
@@ -384,7 +426,7 @@ def _info(name: str, kind: ValueType) -> ValueInfo:
 
 
 def _describe(value: Any) -> str:
-    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
 
 
 def _size(d: DimLike) -> int | str:

@@ -12,13 +12,24 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from accord.backends.cpu.attention_launch import Features, Heads
-from accord.backends.cuda.code import ceildiv, power_of_two
+from accord.backends.cuda.code import KernelText
+from accord.backends.cuda.lines import ceildiv, power_of_two
 from accord.errors import CompileError
 from accord.expr.lang import Expr
 from accord.ir.dims import DimLike
 from accord.record import record
 
-__all__ = ["JOINED", "AttentionKernel", "Geometry", "Tiles", "attention_kernel", "candidates", "geometry", "splits"]
+__all__ = [
+    "JOINED",
+    "AttentionKernel",
+    "Geometry",
+    "JoiningKernel",
+    "Tiles",
+    "attention_kernel",
+    "candidates",
+    "geometry",
+    "splits",
+]
 
 #: Windows are not larger than this, so that places can be added to them.
 _FAR = 1 << 30
@@ -31,7 +42,7 @@ _PART, _PROGRAMS = 256, 264
 
 
 @record
-class AttentionKernel:
+class AttentionKernel(KernelText):
     """The Triton text of one pattern of attention.
 
     Elements of a head follow each other in queries, keys, values and results; all other strides are parameters.
@@ -86,10 +97,16 @@ class AttentionKernel:
         return f"{values};{'' if self.score is None else self.score.key}"
 
     @property
-    def pointers(self) -> tuple[str, ...]:
+    def memory(self) -> tuple[str, ...]:
         """Parameters of the kernel that are memory, in order: the operands, then what is written."""
         masks = [n for n, present in (("m", self.mask), ("n", self.valid)) if present]
         return ("q", "k", "v", *masks, *(("sums", "stats") if self.split else ("y",)))
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """Element types of these."""
+        types = {"q": self.query, "k": self.key, "v": self.value, "m": self.mask or "", "n": "i64", "y": self.out}
+        return tuple(types.get(n, "f32") for n in self.memory)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,10 +133,47 @@ class AttentionKernel:
         return self.query == self.key != "f32" and self.value != "f32"
 
     def text(self) -> str:
-        """The module: the function ``symbol``, and ``symbol + "_joined"`` if keys are split."""
+        """The module."""
         from accord.backends.cuda.attention_writer import AttentionWriter  # what starts a stored kernel writes none
 
         return AttentionWriter(self).module()
+
+
+@record
+class JoiningKernel(KernelText):
+    """The Triton text of the second kernel of attention whose keys are split.
+
+    Attributes:
+        first: The pattern.
+    """
+
+    first: AttentionKernel
+
+    @property
+    def symbol(self) -> str:
+        """Name by content."""
+        return f"{self.first.symbol}_joined"
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """Parameters that are memory, in order."""
+        return ("sums", "stats", "y")
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """Element types of these."""
+        return ("f32", "f32", self.first.out)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Parameters that are integers, in order; some of the first kernel's. The constant is PARTS."""
+        return ("images", "heads", "length", "y_o", "y_b", "y_h", "y_l")
+
+    def text(self) -> str:
+        """The module."""
+        from accord.backends.cuda.attention_writer import AttentionWriter
+
+        return AttentionWriter(self.first).joining(self.symbol, [*self.memory, *self.names])
 
 
 def attention_kernel(

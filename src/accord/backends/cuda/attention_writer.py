@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from accord.backends.cuda.attention import JOINED, AttentionKernel
-from accord.backends.cuda.code import HEAD, Code, power_of_two
+from accord.backends.cuda.lines import HEAD, Code, power_of_two
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 
 __all__ = ["LOG2E", "AttentionWriter", "write_bounds", "write_scores"]
@@ -100,8 +100,7 @@ class AttentionWriter:
         self._start()
         self._walk()
         self._end()
-        text = HEAD + self.code.function(self.k.symbol, [*self.k.pointers, *self.k.names, *map(_constant, constants)])
-        return f"{text}\n\n{self._joining()}" if self.k.split else text
+        return HEAD + self.code.function(self.k.symbol, [*self.k.memory, *self.k.names, *map(_constant, constants)])
 
     # where
 
@@ -314,8 +313,8 @@ class AttentionWriter:
         bound = f" & (e{i} < {self.value_sizes[i][1]})[None, :]" if cut else ""
         self.code(f"tl.store({target} + ({first} + e{i})[None, :], {value}, mask=inside[:, None]{bound})")
 
-    def _joining(self) -> str:
-        """The second kernel: parts are weighted by their maxima."""
+    def joining(self, symbol: str, parameters: Sequence[str]) -> str:
+        """The second kernel's module: parts are weighted by their maxima."""
         k = self.k
         code = self.code = Code()
         code(
@@ -350,8 +349,7 @@ class AttentionWriter:
         )
         for i, (first, count, side) in enumerate(self.value_sizes):
             self._store("y_row[:, None]", f"(all{i} * inverse[:, None]).to({TYPES[k.out]})", i, first, count < side)
-        names = ["sums", "stats", "y", "images", "heads", "length", "y_o", "y_b", "y_h", "y_l"]
-        return code.function(f"{k.symbol}_joined", [*names, _constant("PARTS")])
+        return HEAD + code.function(symbol, [*parameters, _constant("PARTS")])
 
 
 def _constant(name: str) -> str:

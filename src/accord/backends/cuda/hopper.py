@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 
 from accord.backends.cuda.attention import AttentionKernel
 from accord.backends.cuda.attention_writer import LOG2E, write_bounds, write_scores
-from accord.backends.cuda.code import Code, ceildiv
+from accord.backends.cuda.code import KernelText
+from accord.backends.cuda.lines import Code, ceildiv
 from accord.record import record
 
 __all__ = ["HopperAttention", "HopperGeometry", "HopperTiles", "hopper_candidates", "hopper_geometry", "suits_hopper"]
@@ -62,7 +63,7 @@ class HopperGeometry:
 
 
 @record
-class HopperAttention:
+class HopperAttention(KernelText):
     """The Gluon text of one pattern of attention; parameters are those of the pattern, then ``section``."""
 
     kernel: AttentionKernel
@@ -72,11 +73,16 @@ class HopperAttention:
         """Name by content."""
         return f"hopper_{hashlib.sha256(self.kernel.symbol.encode()).hexdigest()[:24]}"
 
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """Element types of its memory."""
+        return self.kernel.pointers
+
     def text(self) -> str:
         """The module."""
         k = self.kernel
         own = ", ".join((*(["n"] if k.valid else []), "length", "keys", "offset", *_windows(k)))
-        parameters = [*k.pointers, *k.names, "section", *(f"{c}: tl.constexpr" for c in _CONSTANTS)]
+        parameters = [*k.memory, *k.names, "section", *(f"{c}: tl.constexpr" for c in _CONSTANTS)]
         values = {
             "BOUNDS": own,
             "NAME": self.symbol,

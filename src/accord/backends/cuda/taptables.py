@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from accord.backends.cpu.taptables import Positions, Taps, tap_count, tap_words
 from accord.backends.cpu.taptables_writer import tap
-from accord.backends.cuda.code import HEAD, Code
+from accord.backends.cuda.code import KernelText
+from accord.backends.cuda.lines import HEAD, Code
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.expr.lang import operand
 from accord.record import record
@@ -16,7 +17,7 @@ __all__ = ["TableKernel", "table_kernel"]
 
 
 @record
-class TableKernel:
+class TableKernel(KernelText):
     """The Triton text that makes the table of a resampled axis, with the expressions of the CPU's.
 
     Parameters: pointers of indices (int64) and, if there are any, weights; positions, taps of one, and the bits of six
@@ -34,6 +35,11 @@ class TableKernel:
     def symbol(self) -> str:
         """Name by content."""
         return f"taps_{hashlib.sha256(f'{self.taps};{self.dtype}'.encode()).hexdigest()[:24]}"
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """Element types of indices and weights."""
+        return ("i64", self.dtype) if self.taps.weighted else ("i64",)
 
     def text(self) -> str:
         """The module."""

@@ -12,15 +12,16 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 
-from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import accumulator
-from accord.backends.cpu.nest import magnitude
 from accord.backends.cpu.pools import Pooling
 from accord.backends.cpu.taptables import Taps
 from accord.backends.cpu.windows import Axis
-from accord.backends.cuda.code import HEAD, Code, ceildiv
+from accord.backends.cuda.code import KernelText
+from accord.backends.cuda.lines import HEAD, Code, ceildiv
 from accord.backends.cuda.loops import Stream
 from accord.backends.cuda.printer import TYPES, TritonPrinter
+from accord.backends.epilogue import Epilogue
+from accord.backends.loops.nest import magnitude
 from accord.errors import CompileError
 from accord.expr.lang import FLOATS, Expr, call, operand, topological
 from accord.expr.primitives import gt, isnan
@@ -81,7 +82,7 @@ class Resampled:
 
 
 @record
-class WindowKernel:
+class WindowKernel(KernelText):
     """The Triton text of a window over images.
 
     Parameters: pointers of the image, of what the kind reads (weights and bias; or indices and weights of each table),
@@ -138,13 +139,23 @@ class WindowKernel:
         return found if self.indices is None else found | {"i": self.indices}
 
     @property
-    def pointers(self) -> tuple[str, ...]:
+    def memory(self) -> tuple[str, ...]:
         """Parameters that are memory, in order."""
-        tables: list[str] = []
+        return tuple(self._types)
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """Element types of these."""
+        return tuple(self._types.values())
+
+    @property
+    def _types(self) -> dict[str, str]:
+        tables: dict[str, str] = {}
         if isinstance(self.kind, Resampled):
-            tables = [f"{t}{a}" for a in self.kind.axes for t in ("t", "h")[: 1 + self.kind.weighted]]
-        first, *rest = self.streams
-        return (first, *tables, *rest)
+            kinds = [("t", "i64"), ("h", self.kind.acc)][: 1 + self.kind.weighted]
+            tables = {f"{name}{a}": dtype for a in self.kind.axes for name, dtype in kinds}
+        found = {n: s.dtype for n, s in self.streams.items()}
+        return {"x": found.pop("x"), **tables, **found}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -360,7 +371,7 @@ class _Writer:
                 code(f"f{a} = c{a} * step{a} - pad{a}")
             value = self._pooled(k.kind) if isinstance(k.kind, Pooling) else self._convolved(k.kind)
         self._store(value)
-        return code.function(k.symbol, [*k.pointers, *k.names, "BLOCK: tl.constexpr", "WIDE: tl.constexpr"])
+        return code.function(k.symbol, [*k.memory, *k.names, "BLOCK: tl.constexpr", "WIDE: tl.constexpr"])
 
     # pieces
 
