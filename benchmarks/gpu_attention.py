@@ -11,18 +11,16 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import functools
-import importlib.util
 import math
 import multiprocessing
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from accord.backends.cpu.attention_launch import Features, Heads
 from accord.backends.cuda.attention import AttentionKernel, JoiningKernel, Tiles, attention_kernel, candidates, geometry
+from accord.backends.cuda.code import KernelText, function_of
 from accord.backends.cuda.hopper import (
     HopperAttention,
     HopperTiles,
@@ -67,23 +65,6 @@ CHECKS: list[tuple[Any, ...]] = [
 ]
 PLAIN = (Tiles(128, 128, 8, 3, descriptors=True),)
 NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
-FOLDER = Path(tempfile.gettempdir()) / "accord_gpu_attention"
-
-
-@functools.cache
-def function_of(name: str, text: str) -> Any:
-    """The function ``name`` of a module with this text."""
-    FOLDER.mkdir(exist_ok=True)
-    file = FOLDER / f"{name}.py"
-    if not file.exists() or file.read_text() != text:
-        part = FOLDER / f"{name}.{multiprocessing.current_process().pid}"
-        part.write_text(text)
-        part.replace(file)
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
 
 
 def heads_of(shape: tuple[int, ...], dtype: str, rows: bool) -> Heads:
@@ -164,18 +145,17 @@ class Problem:
             h, hopper = hopper_geometry(self.kernel, tiles, self.dims, 132), HopperAttention(self.kernel)
             values |= {**h.constants, "section": h.section}
             options = {"num_warps": h.warps}
-            parts = [(hopper.symbol, hopper.text(), (h.grid, 1, 1), options)]
+            parts: list[tuple[KernelText, Any, Any]] = [(hopper, (h.grid, 1, 1), options)]
         else:
             g = geometry(self.kernel, tiles, self.dims)
             values |= g.constants
             options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-            parts = [(self.kernel.symbol, self.kernel.text(), (*g.grid, 1), options)]
+            parts = [(self.kernel, (*g.grid, 1), options)]
             if g.joined:
-                second = JoiningKernel(self.kernel)
-                parts.append((second.symbol, second.text(), (g.joined, 1, 1), {}))
+                parts.append((JoiningKernel(self.kernel), (g.joined, 1, 1), {}))
         made = []
-        for name, text, grid, options in parts:
-            function = function_of(name, text)
+        for part, grid, options in parts:
+            function = function_of(part)
             made.append((function, grid, [values[n] for n in function.arg_names], options))
         return made
 
