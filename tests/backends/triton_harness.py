@@ -13,10 +13,12 @@ import numpy as np
 from accord.backends.cpu import backend as cpu
 from accord.backends.cuda.loops import geometry, loop_kernel
 from accord.backends.cuda.printer import TritonPrinter
+from accord.contract.code import TritonCode
 from accord.expr.lang import Expr
 from accord.ir import dims as D
 from accord.kernels.interpreter import interpret_elsewhere
-from accord.kernels.launch import Memory
+from accord.kernels.launch import Launch, Memory
+from accord.kernels.triton import CompiledTriton, compile_launch
 
 Array = np.ndarray[Any, Any]
 NUMPY: dict[str, Any] = {
@@ -39,6 +41,15 @@ def function_of(folder: Path, name: str, text: str, entry: str = "") -> Any:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, entry or name)
+
+
+def compiled(
+    folder: Path, symbol: str, text: str, values: dict[str, Any], target: int, **options: int
+) -> CompiledTriton:
+    """A function compiled for an architecture; ``values`` of its parameters by name, memory as its type."""
+    given = {n: Memory(256, (1,), (1,), v) if isinstance(v, str) else v for n, v in values.items()}
+    code = TritonCode(function_of(folder, symbol, text), (1,), {})
+    return compile_launch(code, Launch(code, given, options, (1, 1, 1), {}), target, symbol)
 
 
 def memory(array: Array) -> Memory:

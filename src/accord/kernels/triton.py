@@ -281,7 +281,10 @@ def compile_function(
     triton = _package()
     compiler = importlib.import_module("triton.compiler")
     targets = importlib.import_module("triton.backends.compiler")
-    source = compiler.ASTSource(function, dict(signature), dict(constants), dict(attributes))
+    kind = compiler.ASTSource
+    if function.is_gluon():
+        kind = importlib.import_module("triton.experimental.gluon._runtime").GluonASTSource
+    source = kind(function, dict(signature), dict(constants), dict(attributes))
     try:
         return triton.compile(source, target=targets.GPUTarget("cuda", target, 32), options=dict(options))
     except Exception as error:  # each stage of the compiler has an exception of its own

@@ -32,6 +32,7 @@ __all__ = [
     "Taps",
     "table_phase",
     "tap_count",
+    "tap_words",
 ]
 
 #: The ``coordinate_transformation_mode`` of Resize.
@@ -76,6 +77,11 @@ class Taps:
     def weighted(self) -> bool:
         """Whether there are weights."""
         return self.kind in ("linear", "cubic")
+
+    @property
+    def normal(self) -> bool:
+        """Whether the weights of a position are made to sum to 1."""
+        return self.weighted and (self.antialias or self.exclude)
 
     @property
     def radius(self) -> int:
@@ -199,10 +205,14 @@ def _launch(taps: Taps, positions: Positions, dtype: str, axis: int, values: Seq
     if target and source <= 0 and not taps.outside:
         raise InputError("an empty axis cannot be enlarged", expected="at least 1 element", found=source)
     place = table_places(sizes, dtype)[axis]
+    return Launch((target, count, *place, *tap_words(taps, positions, source, target, shift)), -(-target // BLOCK))
+
+
+def tap_words(taps: Taps, positions: Positions, source: int, target: int, shift: int) -> list[int]:
+    """The bits of the expressions' operands 1 to 6."""
     a, b, d = positions.affine(source, target, shift)
     stretch = 1.0
     if taps.antialias:
         stretch = min(1.0, float(positions.scale) if positions.scale is not None else target / max(source, 1))
     numbers = (a, b, d, source, stretch, taps.radius / stretch if stretch else 1.0)
-    words = [struct.unpack("<q", struct.pack("<d", float(n)))[0] for n in numbers]
-    return Launch((target, count, *place, *words), -(-target // BLOCK))
+    return [struct.unpack("<q", struct.pack("<d", float(n)))[0] for n in numbers]

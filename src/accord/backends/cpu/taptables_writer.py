@@ -12,7 +12,7 @@ from accord.expr.lang import Expr, call, cast, const, operand
 from accord.expr.math import expand
 from accord.expr.primitives import abs_, ge, gt, le, lt, max_, min_, ne, select
 
-__all__ = ["TableWriter", "cubic", "fold"]
+__all__ = ["TableWriter", "cubic", "fold", "tap"]
 
 
 def fold(index: Expr, period: Expr) -> Expr:
@@ -70,6 +70,19 @@ def _weighted(taps: Taps) -> tuple[Expr, Expr]:
     return _clipped(near), weight
 
 
+def tap(taps: Taps) -> tuple[Expr, Expr | None]:
+    """Index (i64) and weight (f64) of a tap; no weight where there is one tap.
+
+    Operands, all f64: position, ``a``, ``b`` and ``d`` of :meth:`Positions.affine`, source length, stretch of the
+    kernel, its reach, number of the tap.
+    """
+    index, weight = _weighted(taps) if taps.weighted else (_single(taps), None)
+    if taps.outside:
+        outside = lt(_NUMERATOR, 0.0) | gt(_NUMERATOR, (_LENGTH - 1.0) * _D)
+        index = select(outside, -1.0, index)
+    return cast(index, "i64"), weight
+
+
 class TableWriter:
     """Writes the code of a :class:`~accord.backends.cpu.taptables.TableCode`."""
 
@@ -100,28 +113,25 @@ class TableWriter:
     ) -> None:
         """The taps of ``here`` positions."""
         indices, weights, place = table
-        taps = self.taps
-        outside = expand(lt(_NUMERATOR, 0.0) | gt(_NUMERATOR, (_LENGTH - 1.0) * _D))
-        mark = outside if taps.outside else None
-        if not taps.weighted:
-            number = Printer(b, width).value(self._index(_single(taps), mark), lanes)
+        index, weight = tap(self.taps)
+        if weight is None:
+            number = Printer(b, width).value(expand(index), lanes)
             _put(b, "i64", width, number, b.address(indices, "i64", place), 1, here)
             return
-        index, weight = _weighted(taps)
         type_ = vector("f64", width)
         zero = "zeroinitializer" if width > 1 else "0.0"
         with b.loop_carrying(0, count, 1, ((type_, zero),)) as (k, sums, following):
             operands = [*lanes, _spread(b, width, k, 0)]
             printer = Printer(b, width)
-            number = printer.value(self._index(index, mark), operands)
+            number = printer.value(expand(index), operands)
             share = printer.value(expand(weight), operands)
             following.append(b.op(f"fadd {type_} {sums[0]}, {share}"))
             at = b.add(place, k)
             _put(b, "i64", width, number, b.address(indices, "i64", at), count, here)
-            if not self._normal:
+            if not self.taps.normal:
                 share = Printer(b, width).value(expand(cast(operand(0, "f64"), self.dtype)), [share])
                 _put(b, self.dtype, width, share, b.address(weights, self.dtype, at), count, here)
-        if not self._normal:
+        if not self.taps.normal:
             return
         total = following[0]
         share_of = expand(cast(weight / operand(8, "f64"), self.dtype))
@@ -129,14 +139,6 @@ class TableWriter:
             share = Printer(b, width).value(share_of, [*lanes, _spread(b, width, k, 0), total])
             at = b.add(place, k)
             _put(b, self.dtype, width, share, b.address(weights, self.dtype, at), count, here)
-
-    @property
-    def _normal(self) -> bool:
-        return self.taps.antialias or self.taps.exclude
-
-    @staticmethod
-    def _index(index: Expr, outside: Expr | None) -> Expr:
-        return expand(cast(index if outside is None else select(outside, -1.0, index), "i64"))
 
 
 def _spread(b: Builder, width: int, start: str, step: int = 1) -> str:

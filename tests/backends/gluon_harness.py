@@ -1,0 +1,262 @@
+"""Runs the text of a Gluon kernel on NumPy: partitions are threads, barriers have phases, what is asynchronous is late.
+
+Products are computed when they are waited for, copies by the bulk copy engine after a while in another thread, and
+stores of tiles when they are waited for: whoever releases memory too early, or reads it too soon, gets wrong numbers,
+and a barrier that nobody reaches is an error.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import types
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+#: Seconds after which a barrier is taken to be never reached.
+_LATE = 20.0
+
+
+class Value(np.ndarray):  # type: ignore[type-arg]
+    """A tensor or number of a kernel; nothing changes one."""
+
+    def __iadd__(self, other: Any) -> Value:
+        return self + other
+
+    def __imul__(self, other: Any) -> Value:
+        return self * other
+
+    def to(self, dtype: Any, bitcast: bool = False) -> Value:
+        x = np.asarray(self)
+        return value(x.view(dtype) if bitcast else x.astype(dtype))
+
+
+def value(x: Any) -> Value:
+    return np.asarray(x).view(Value)
+
+
+class Pointer:
+    def __init__(self, data: Array, offset: int = 0) -> None:
+        self.data, self.offset = data, offset
+        self.dtype = types.SimpleNamespace(element_ty=data.dtype)
+
+    def __add__(self, offset: Any) -> Pointer:
+        return Pointer(self.data, self.offset + int(offset))
+
+
+class Shared:
+    """Shared memory; every part of it sees the same numbers."""
+
+    def __init__(self, data: Array, layout: Any = None) -> None:
+        self.data, self.layout = data, layout
+        self.shape, self.dtype = data.shape, data.dtype
+
+    def index(self, i: Any) -> Shared:
+        return Shared(self.data[int(i)], self.layout)
+
+    def reshape(self, shape: Any) -> Shared:
+        return Shared(self.data.reshape(shape), self.layout)
+
+    def permute(self, order: Any) -> Shared:
+        return Shared(self.data.transpose(order), self.layout)
+
+    def store(self, x: Array) -> None:
+        self.data[...] = x
+
+
+class Barrier:
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.phase = self.count = self.pending = self.bytes = 0
+
+    def change(self, arrivals: int, count: int) -> None:
+        with self.condition:
+            self.pending -= arrivals
+            self.bytes += count
+            assert self.pending >= 0, "more arrive than were announced"
+            if self.pending == 0 and self.bytes == 0:
+                self.phase, self.pending = self.phase + 1, self.count
+                self.condition.notify_all()
+
+    def wait(self, parity: int) -> None:
+        with self.condition:
+            passed = self.condition.wait_for(lambda: self.phase & 1 != parity, _LATE)
+            assert passed, "a barrier is never reached"
+
+
+class Barriers:
+    def __init__(self, shape: list[int]) -> None:
+        self.items = [Barrier() for _ in range(shape[0])]
+
+    def index(self, i: Any) -> Barrier:
+        return self.items[int(i)]
+
+
+class Descriptor:
+    def __init__(self, base: Pointer, shape: Any, strides: Any, block: Any, layout: Any) -> None:
+        self.shape, self.block = [int(s) for s in shape], block
+        item = base.data.itemsize
+        at = np.lib.stride_tricks.as_strided
+        self.view = at(base.data[base.offset :], self.shape, [int(s) * item for s in strides])
+
+    def part(self, place: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Of the tensor, and of the block."""
+        found = []
+        for start, size, whole in zip(map(int, place), self.block, self.shape, strict=True):
+            low, high = min(max(start, 0), whole), min(max(start + size, 0), whole)
+            found.append((slice(low, high), slice(low - start, high - start)))
+        a, b = zip(*found, strict=True)
+        return a, b
+
+
+class Product:
+    """A product that runs."""
+
+    def __init__(self, a: Any, b: Shared, acc: Any, use: bool) -> None:
+        self.a, self.b, self.acc, self.use = a, b, acc, use
+
+    def result(self) -> Value:
+        time.sleep(1e-4)
+        a = self.a.data if isinstance(self.a, Shared) else np.asarray(self.a)
+        found = a.astype(np.float32) @ self.b.data.astype(np.float32)
+        return value(found + self.acc if self.use else found)
+
+
+class Machine:
+    """What a text knows of the language."""
+
+    def __init__(self, seed: int) -> None:
+        self.program = self.programs = 0
+        self.stores = threading.local()
+        self.random = random.Random(seed)
+        self.failures: list[BaseException] = []
+
+    def names(self) -> dict[str, Any]:
+        """The globals of a module."""
+        jit = types.SimpleNamespace(jit=lambda f: f)
+        hopper = {
+            "fence_async_shared": lambda: None,
+            "mbarrier": types.SimpleNamespace(
+                MBarrierLayout=lambda: None,
+                init=self._init,
+                wait=lambda b, phase: self._one(b).wait(int(phase)),
+                arrive=lambda b, count: self._one(b).change(count, 0),
+                expect=lambda b, count: self._one(b).change(1, int(count)),
+            ),
+            "tma": types.SimpleNamespace(make_tensor_descriptor=Descriptor, store_wait=self._store_wait),
+            "load_tile": self._load,
+            "store_tile": self._store,
+            "warpgroup_mma": lambda a, b, acc, use_acc=True, is_async=False: Product(a, b, acc, use_acc),
+            "warpgroup_mma_wait": lambda count, deps: deps[0].result(),
+        }
+        return {"gluon": jit, "tl": self._language(), **hopper}
+
+    @staticmethod
+    def _one(b: Any) -> Barrier:
+        return b.items[0] if isinstance(b, Barriers) else b
+
+    def _init(self, b: Any, count: int) -> None:
+        one = self._one(b)
+        one.count = one.pending = count
+
+    def _load(self, d: Descriptor, place: Any, b: Any, target: Shared) -> None:
+        source, inside = d.part(place)
+        delay = self.random.random() * 3e-4
+        target.data[...] = np.nan
+
+        def copy() -> None:
+            time.sleep(delay)
+            target.data[...] = 0
+            target.data[inside] = d.view[source]
+            self._one(b).change(0, -target.data.nbytes)
+
+        threading.Thread(target=copy).start()
+
+    def _store(self, d: Descriptor, place: Any, tile: Shared) -> None:
+        self.stores.__dict__.setdefault("items", []).append((d, place, tile))
+
+    def _store_wait(self, count: int) -> None:
+        assert count == 0
+        for d, place, tile in self.stores.__dict__.pop("items", []):
+            target, inside = d.part(place)
+            d.view[target] = tile.data[inside]
+
+    def _specialise(self, parts: Any, warps: Any, registers: Any) -> None:
+        del warps, registers
+
+        def run(function: Any, arguments: Any) -> None:
+            try:
+                function(*arguments)
+                assert not self.stores.__dict__.get("items"), "a store is not waited for"
+            except BaseException as error:  # noqa: BLE001 — the caller raises it
+                self.failures.append(error)
+
+        threads = [threading.Thread(target=run, args=p) for p in parts]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+
+    @staticmethod
+    def _function(f: Any) -> Any:
+        return lambda x: value(f(np.asarray(x)))
+
+    def _language(self) -> Any:
+        layouts = {n: lambda *_: None for n in ("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout")}
+        shared = types.SimpleNamespace(get_default_for=lambda *_: None)
+
+        def allocate(dtype: Any, shape: Any, layout: Any) -> Any:
+            if dtype is np.int64:
+                return Barriers(shape)
+            return Shared(np.full(shape, np.nan, dtype), layout)
+
+        return types.SimpleNamespace(
+            **layouts,
+            NVMMASharedLayout=shared,
+            constexpr=lambda x: x,
+            allocate_shared_memory=allocate,
+            static_range=range,
+            warp_specialize=self._specialise,
+            program_id=lambda _: value(self.program),
+            num_programs=lambda _: self.programs,
+            cdiv=lambda a, b: -(-a // b),
+            arange=lambda a, b, layout=None: value(np.arange(a, b, dtype=np.int32)),
+            full=lambda shape, x, dtype, layout=None: value(np.full(shape, x, dtype)),
+            zeros=lambda shape, dtype, layout=None: value(np.zeros(shape, dtype)),
+            convert_layout=lambda x, layout: x,
+            where=lambda c, a, b: value(np.where(c, a, b)),
+            maximum=lambda a, b: value(np.maximum(a, b)),
+            minimum=lambda a, b: value(np.minimum(a, b)),
+            max=lambda x, axis: value(np.max(np.asarray(x), axis)),
+            sum=lambda x, axis: value(np.sum(np.asarray(x), axis)),
+            load=lambda p: value(p.data[p.offset]),
+            **{n: self._function(getattr(np, n)) for n in ("exp2", "abs", "floor", "ceil")},
+            div_rn=lambda a, b: value(a / b),
+            fma=lambda a, b, c: value(a * b + c),
+            **{n: getattr(np, n) for n in ("int32", "int64", "uint32", "float16", "float32")},
+        )  # fmt: skip
+
+
+def run_gluon(name: str, text: str, arguments: dict[str, Any], grid: int, seed: int) -> None:
+    """Run a kernel; arrays in ``arguments`` are its memory.
+
+    Args:
+        name: Of the function.
+        text: The module.
+        arguments: By name.
+        grid: Blocks.
+        seed: Of how long copies take.
+    """
+    machine = Machine(seed)
+    names = machine.names()
+    exec(compile(text[text.index("@gluon.jit") :], name, "exec"), names)
+    given = {n: Pointer(a) if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
+    machine.programs = grid
+    with np.errstate(all="ignore"):
+        for machine.program in range(grid):
+            names[name](**given)
+            if machine.failures:
+                raise machine.failures[0]
