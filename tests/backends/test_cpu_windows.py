@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from kernel_harness import empty_like, laid_out, layouts, run_node, values, view_of
 
 from accord.backends.cpu.depthwise import DepthwiseCode
-from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
+from accord.backends.cpu.families.windows import depthwise_kernel, is_depthwise
 from accord.backends.cpu.jit import compile_function
 from accord.backends.cpu.llvm import Builder, module_text
+from accord.backends.images import channels_last_arrangement
 from accord.backends.reference.evaluator import evaluate
 from accord.errors import AccordError, ExecutionError
 from accord.expr.lang import cast, operand

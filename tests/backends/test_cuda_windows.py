@@ -18,7 +18,6 @@ from triton_harness import NUMPY, compiled, function_of, memory
 
 from accord.backends.cpu.pools import Pooling
 from accord.backends.cpu.taptables import Positions, Taps
-from accord.backends.cpu.windows import Axis
 from accord.backends.cuda.taptables import table_kernel
 from accord.backends.cuda.windows import (
     depthwise_kernel,
@@ -27,6 +26,7 @@ from accord.backends.cuda.windows import (
     window_geometry,
 )
 from accord.backends.epilogue import Epilogue, Extra
+from accord.backends.images import Axis
 from accord.errors import CompileError
 from accord.expr.lang import call, cast, operand
 from accord.expr.primitives import max_

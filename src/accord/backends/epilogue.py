@@ -6,11 +6,13 @@ Those become one expression of the root's result and of further operands, the ex
 
 from __future__ import annotations
 
-from accord.expr.lang import Expr
+from collections.abc import Callable
+
+from accord.expr.lang import Expr, cast, operand, rebuild, topological
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Epilogue", "Extra"]
+__all__ = ["Epilogue", "Extra", "accumulator", "substitute", "with_sum"]
 
 
 @record
@@ -35,3 +37,24 @@ class Epilogue:
 
     expr: Expr
     extras: tuple[Extra, ...] = ()
+
+
+def accumulator(dtype: str) -> str:
+    """The type in which products of values of ``dtype`` are summed."""
+    return "f32" if dtype in ("f16", "bf16") else "i32" if dtype in ("i8", "u8") else dtype
+
+
+def with_sum(expr: Expr, dtype: str) -> Expr:
+    """``expr`` with an operand 0 of ``dtype``, rounded to the type that the expression expects."""
+    return substitute(expr, lambda i, own: cast(operand(0, dtype), own) if i == 0 else operand(i, own))
+
+
+def substitute(expr: Expr, operand_of: Callable[[int, str], Expr]) -> Expr:
+    """``expr`` with each operand replaced by what ``operand_of`` gives for its index and dtype."""
+    made: dict[Expr, Expr] = {}
+    for node in topological((expr,)):
+        if node.op == "operand" and node.value is not None:
+            made[node] = operand_of(int(node.value), node.dtype)
+        else:
+            made[node] = rebuild(node, tuple(made[a] for a in node.args))
+    return made[expr]

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from accord.backends.cpu.contraction import substitute
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
+from accord.backends.epilogue import substitute
 from accord.expr.functions import tables
 from accord.expr.functions.common import horner, ldexp, rint
 from accord.expr.lang import Expr, call, cast, operand

@@ -25,15 +25,16 @@ from accord.backends.cpu.dot import DotCode, dot_heights, pays
 from accord.backends.cpu.gemm import GemmCode, Right
 from accord.backends.cpu.halves import PAIRS, round_matrices, steps_of
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.lanes import INTEGERS, lanes_for
+from accord.backends.cpu.lanes import lanes_for
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.store import Pattern
 from accord.backends.cpu.tile import TileCode, next_heights, tile_heights, vectors_for
 from accord.backends.cpu.transpose import TransposeCode
+from accord.backends.epilogue import accumulator
 from accord.backends.loops.nest import merge_axes
 from accord.backends.protocol import Array, Launch, Phase
-from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
+from accord.expr.lang import Expr, bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
@@ -44,36 +45,12 @@ __all__ = [
     "Pieces",
     "RightMatrix",
     "Walk",
-    "accumulator",
     "contraction_phase",
     "matrix_left",
-    "substitute",
-    "with_sum",
 ]
 
 #: From the values of a source's parameters to the length and the words of each of its pieces.
 Pieces: TypeAlias = Callable[[Mapping[str, int]], Sequence[tuple[int, tuple[int, ...]]]]
-
-
-def accumulator(dtype: str) -> str:
-    """The type in which products of values of ``dtype`` are summed."""
-    return "f32" if dtype in ("f16", "bf16") else "i32" if dtype in INTEGERS else dtype
-
-
-def with_sum(expr: Expr, dtype: str) -> Expr:
-    """``expr`` with an operand 0 of ``dtype``, rounded to the type that the expression expects."""
-    return substitute(expr, lambda i, own: cast(operand(0, dtype), own) if i == 0 else operand(i, own))
-
-
-def substitute(expr: Expr, operand_of: Callable[[int, str], Expr]) -> Expr:
-    """``expr`` with each operand replaced by what ``operand_of`` gives for its index and dtype."""
-    made: dict[Expr, Expr] = {}
-    for node in topological((expr,)):
-        if node.op == "operand" and node.value is not None:
-            made[node] = operand_of(int(node.value), node.dtype)
-        else:
-            made[node] = rebuild(node, tuple(made[a] for a in node.args))
-    return made[expr]
 
 
 @record

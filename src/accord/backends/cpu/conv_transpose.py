@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from accord.backends.cpu.contraction import RightMatrix, accumulator, packed_size
+from accord.backends.cpu.contraction import RightMatrix, packed_size
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.panels import aligned
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.epilogue import accumulator
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr, bits, cast, operand
 from accord.ir import dims as D

@@ -7,15 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from accord.backends.cpu.contraction import (
-    RightMatrix,
-    Walk,
-    accumulator,
-    contraction_phase,
-    few_columns,
-    matrix_left,
-    pack,
-)
+from accord.backends.cpu.contraction import RightMatrix, Walk, contraction_phase, few_columns, matrix_left, pack
+from accord.backends.epilogue import accumulator
 from accord.backends.loops.nest import merge_axes
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr

@@ -30,16 +30,9 @@ from accord.backends.cpu.launches import launch_windows
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.windows import (
-    Axis,
-    Row,
-    WindowWriter,
-    inside_taps,
-    over_taps,
-    taps_before,
-    window_dims,
-)
+from accord.backends.cpu.windows import Row, WindowWriter, inside_taps, over_taps, taps_before, window_dims
 from accord.backends.epilogue import Epilogue
+from accord.backends.images import Axis
 from accord.backends.protocol import Phase
 from accord.expr.lang import FLOATS, Expr, bits, call, const, operand
 from accord.expr.math import expand

@@ -9,7 +9,7 @@ from accord.backends.cpu.images import Outside, Params, accumulator
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.windows import Axis
+from accord.backends.images import Axis
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import cast, const, operand
 from accord.expr.math import expand

@@ -16,32 +16,12 @@ from dataclasses import dataclass
 from accord.backends.cpu.images import Image, Lanes, Params, Pattern
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
+from accord.backends.images import Axis
 from accord.expr.lang import Expr
 from accord.ir.dims import DimLike
 from accord.record import record
 
-__all__ = ["Axis", "Row", "WindowWriter", "window_dims"]
-
-
-@record
-class Axis:
-    """A spatial axis at load time.
-
-    Attributes:
-        out: Window positions.
-        size: Of the input.
-        kernel: Taps.
-        stride: Of the window.
-        pad: Padding in front.
-        dilation: Distance of taps.
-    """
-
-    out: DimLike
-    size: DimLike
-    kernel: int
-    stride: int
-    pad: DimLike
-    dilation: int
+__all__ = ["Row", "WindowWriter", "window_dims"]
 
 
 def window_dims(images: DimLike, channels: DimLike, axes: Sequence[Axis]) -> tuple[DimLike, ...]:

@@ -15,12 +15,12 @@ from contextlib import AbstractContextManager, ExitStack
 from accord.backends.cpu.images import accumulator
 from accord.backends.cpu.pools import Pooling
 from accord.backends.cpu.taptables import Taps
-from accord.backends.cpu.windows import Axis
 from accord.backends.cuda.code import KernelText
 from accord.backends.cuda.lines import HEAD, Code, ceildiv
 from accord.backends.cuda.loops import Stream
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.backends.epilogue import Epilogue
+from accord.backends.images import Axis
 from accord.backends.loops.nest import magnitude
 from accord.errors import CompileError
 from accord.expr.lang import FLOATS, Expr, call, operand, topological

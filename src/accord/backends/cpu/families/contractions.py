@@ -5,26 +5,26 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
+from accord.backends.cpu.contraction import RightMatrix, Walk, packed_size
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.conv_transpose import CombWeights, combs, pack_combs, transposed_phases
 from accord.backends.cpu.families.coded import coded_weight
 from accord.backends.cpu.families.table import arranges, selects
-from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
+from accord.backends.cpu.families.windows import depthwise_kernel, is_depthwise
 from accord.backends.cpu.halves import halves
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.winograd import reason_against, reason_not_to, transformed_weights, winograd_phase
-from accord.backends.epilogue import Epilogue, Extra
-from accord.backends.loops.table import known
+from accord.backends.epilogue import Epilogue, accumulator, with_sum
+from accord.backends.images import channels_last_arrangement
+from accord.backends.products import gemm_epilogue, matrices, operands_of, with_bias
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
-from accord.backends.root import RootView, epilogue_of
+from accord.backends.root import RootView
 from accord.backends.view import NodeView
-from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
@@ -32,39 +32,17 @@ from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, channels_last, contiguous
 
 __all__ = [
-    "Matrices",
-    "after",
     "conv",
     "conv_transpose",
     "convolution_of",
     "gemm",
     "matmul",
-    "matrices",
-    "operands_of",
     "packed_weights",
     "walk_of",
-    "with_bias",
 ]
-
-_TYPES = ("f32", "f64", "f16", "bf16")
 
 #: Convolutions, one for each comb of output pixels, that a transposed one may become: for strides of 128 by 128.
 _MAX_COMBS = 1 << 14
-
-
-def operands_of(view: NodeView, count: int) -> tuple[list[Shape], str] | Reason:
-    """Shapes of the first ``count`` inputs and their element type, one that products are generated for."""
-    shapes: list[Shape] = []
-    dtype = ""
-    for i in range(count):
-        found = known(view.tensor(i), f"input {i}")
-        if isinstance(found, Reason):
-            return found
-        shapes.append(found[0])
-        dtype = found[1]
-    if dtype not in _TYPES:
-        return Reason(f"products are generated for {', '.join(_TYPES)}, not for {dtype}")
-    return shapes, dtype
 
 
 def _split(access: Access, rank: int) -> tuple[tuple[DimLike, ...], DimLike, DimLike]:
@@ -77,14 +55,6 @@ def walk_of(dtype: str, access: Access) -> Walk:
     """The walk of an access whose last axes are rows and columns; those before them are groups."""
     groups, row, column = _split(access, len(access.strides))
     return Walk(dtype, groups, (row,), column, access.offset)
-
-
-def _insert(access: Access, *axes: int) -> Access:
-    """``access`` with further axes of size 1, at positions counted in the result."""
-    strides = list(access.strides)
-    for axis in sorted(axes):
-        strides.insert(axis, 0)
-    return Access(tuple(strides), access.offset)
 
 
 @arranges("MatMul", "Gemm", "MatMulInteger", "QLinearMatMul")
@@ -105,54 +75,6 @@ def matmul(view: NodeView) -> Kernel | Reason:
         return Reason("a scalar operand")
     p = matrices(view, (a, view.access(0)), (b, view.access(1)))
     return _product(view, f"matmul {dtype}", dtype, p.batch, p.sizes, p.accesses, p.epilogue, (0, 1))
-
-
-@dataclass(frozen=True)
-class Matrices:
-    """A product with NumPy's rules, as matrices.
-
-    Attributes:
-        batch: Sizes of the batch axes.
-        sizes: m, n, k.
-        accesses: A [*batch, m, k], B [*batch, k, n], C [*batch, m, n].
-        epilogue: Over C's axes.
-        lacking: Axes of [*batch, m, n] that the output has not.
-    """
-
-    batch: Shape
-    sizes: tuple[DimLike, DimLike, DimLike]
-    accesses: tuple[Access, Access, Access]
-    epilogue: Epilogue
-    lacking: tuple[int, ...]
-
-
-def matrices(view: NodeView, left: tuple[Shape, Access], right: tuple[Shape, Access]) -> Matrices:
-    """The product of two operands of at least one axis; vectors are matrices of one row or column."""
-    (a, at_a), (b, at_b) = left, right
-    lacking: list[int] = []
-    rank = max(len(a), len(b), 2)
-    if len(a) == 1:
-        a, at_a = (1, *a), _insert(at_a, 0)
-        lacking.append(rank - 2)
-    if len(b) == 1:
-        b, at_b = (*b, 1), _insert(at_b, 1)
-        lacking.append(rank - 1)
-    batch = view.broadcast(a[:-2], b[:-2]) or ()
-    epilogue = epilogue_of(view)
-    extras = [Extra(e.dtype, _insert(e.access, *lacking)) for e in epilogue.extras]
-    return Matrices(
-        batch,
-        (a[-2], b[-1], b[-2] if isinstance(b[-2], int) else a[-1]),
-        (_batched(a, at_a, batch), _batched(b, at_b, batch), _insert(view.output_access(), *lacking)),
-        Epilogue(epilogue.expr, tuple(extras)),
-        tuple(lacking),
-    )
-
-
-def _batched(shape: Shape, access: Access, batch: Shape) -> Access:
-    """Access of a matrix whose leading axes are broadcast to ``batch``."""
-    lead = broadcast_access(shape[:-2], batch, Access(access.strides[:-2]))
-    return Access((*lead.strides, *access.strides[-2:]), access.offset)
 
 
 def _product(
@@ -262,35 +184,12 @@ def gemm(view: NodeView) -> Kernel | Reason:
     if view.attr("transB", 0):
         b, at_b = b[::-1], Access(at_b.strides[::-1], at_b.offset)
     m, n = a[0], b[1]
-    # the operator's own expression, then what is fused to it
-    real = accumulator(dtype)
-    total: Expr = operand(0, real)
-    alpha, beta = float(view.attr("alpha", 1.0)), float(view.attr("beta", 1.0))
-    if alpha != 1.0:
-        total = call("mul", total, const(alpha, real))
-    extras: list[Extra] = []
-    reads: tuple[int, ...] = (0, 1)
-    if view.has(2) and beta != 0.0:
-        bias = known(view.tensor(2), "input 2")
-        if isinstance(bias, Reason):
-            return bias
-        extras.append(Extra(bias[1], broadcast_access(bias[0], (m, n), view.access(2))))
-        added = cast(operand(1, bias[1]), real)
-        total = call("add", total, added if beta == 1.0 else call("mul", added, const(beta, real)))
-        reads = (0, 1, 2)
-    epilogue = after(total, extras, epilogue_of(view))
+    own = gemm_epilogue(view, dtype, (m, n))
+    if isinstance(own, Reason):
+        return own
+    epilogue, reads = own
     sizes = (m, n, b[0] if isinstance(b[0], int) else a[1])
     return _product(view, f"gemm {dtype}", dtype, (), sizes, (at_a, at_b, at_c), epilogue, reads)
-
-
-def after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
-    """``own`` (operands: the sum, then ``extras``) followed by an epilogue of its result."""
-    shift = len(extras)
-
-    def moved(index: int, dtype: str) -> Expr:
-        return cast(own, dtype) if index == 0 else operand(index + shift, dtype)
-
-    return Epilogue(substitute(then.expr, moved), (*extras, *then.extras))
 
 
 @arranges("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
@@ -395,19 +294,6 @@ def packed_weights(fact: TensorFact, convolution: Convolution, transformed: bool
     if transformed:
         return transformed_weights(fact.numpy(), convolution.groups)
     return convolution.pack(fact.numpy())
-
-
-def with_bias(view: NodeView, dtype: str, out: Shape, index: int = 2) -> tuple[Epilogue, tuple[int, ...]]:
-    """The addition of a convolution's bias, input ``index``, and what is fused to it, and the inputs that it reads."""
-    real = accumulator(dtype)
-    if not view.has(index):
-        return after(operand(0, real), [], epilogue_of(view)), (0, 1)
-    axes = len(out) - 2
-    access = view.access(index)
-    over_axes = Access((*access.strides, *(0,) * axes), access.offset)
-    bias = Extra(dtype, broadcast_access((out[1], *(1,) * axes), out, over_axes))
-    total = call("add", operand(0, real), cast(operand(1, dtype), real))
-    return after(total, [bias], epilogue_of(view)), (0, 1, index)
 
 
 def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[list[DimLike], bool]:

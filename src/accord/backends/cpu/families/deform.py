@@ -6,12 +6,13 @@ import functools
 import math
 from dataclasses import replace
 
-from accord.backends.cpu.contraction import accumulator, with_sum
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.deform import deform_phases, offset_table
-from accord.backends.cpu.families.contractions import convolution_of, operands_of, packed_weights, with_bias
+from accord.backends.cpu.families.contractions import convolution_of, packed_weights
 from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.patches import Window
+from accord.backends.epilogue import accumulator, with_sum
+from accord.backends.products import operands_of, with_bias
 from accord.backends.protocol import Arrangement, Constant, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.ir import dims as D

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from accord.backends.cpu.families.table import arranges, selects
-from accord.backends.cpu.families.windows import channels_last_arrangement
 from accord.backends.cpu.regions import Regions, region_phase
+from accord.backends.images import channels_last_arrangement
 from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.root import epilogue_of

@@ -15,7 +15,7 @@ from accord.backends.cpu.lrn import lrn_phase
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.pools import Pooling, pool_phase
 from accord.backends.cpu.unpool import fold_phase, unpool_phase
-from accord.backends.cpu.windows import Axis
+from accord.backends.images import Axis, channels_last_arrangement, window_axes
 from accord.backends.loops.table import known, output_operands
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel
 from accord.backends.root import RootView, epilogue_of
@@ -23,53 +23,16 @@ from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, bits, call, const, operand
 from accord.expr.primitives import abs_, sqrt
 from accord.ir import dims as D
-from accord.ir.dims import DimLike, Shape
+from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
-from accord.ir.strides import Access, channels_last, contiguous
+from accord.ir.strides import Access, contiguous
 
-__all__ = ["channels_last_arrangement", "depthwise_kernel", "is_depthwise", "packed_taps", "window_axes"]
+__all__ = ["depthwise_kernel", "is_depthwise", "packed_taps"]
 
 #: Channels of a group up to which its convolution is computed lane by lane and not as a matrix product.
 _FEW_INPUTS, _FEW_OUTPUTS = 4, 16
 _FLOATS = ("f32", "f64", "f16", "bf16")
 _NUMPY = {"f32": np.float32, "f64": np.float64}
-
-
-def channels_last_arrangement(view: NodeView, inputs: Sequence[int] = (0,)) -> Arrangement:
-    """Outputs in the order batch, spatial axes, channels; so are the images in ``inputs`` whose channels are apart."""
-    orders = []
-    for i in range(max(inputs, default=-1) + 1):
-        rank = view.tensor(i).rank if i in inputs else None
-        apart = rank is not None and rank > 2 and view.access(i).strides[1] != 1
-        orders.append(channels_last(rank) if apart and rank is not None else None)
-    outputs = []
-    for k in range(len(view.node.outputs)):
-        rank = view.output(k).rank
-        outputs.append(None if rank is None else channels_last(rank))
-    return Arrangement(tuple(orders), tuple(outputs), strided=True)
-
-
-def window_axes(view: NodeView, sizes: Shape, out: Shape, kernel: Sequence[int]) -> list[Axis]:
-    """The spatial axes of a node with strides, dilations and padding.
-
-    Args:
-        view: The node.
-        sizes: Spatial sizes of the input.
-        out: Window positions.
-        kernel: Taps along each axis.
-    """
-    rank = len(kernel)
-    strides = [int(s) for s in view.attr("strides") or (1,) * rank]
-    dilations = [int(d) for d in view.attr("dilations") or (1,) * rank]
-    mode = view.attr("auto_pad") or "NOTSET"
-    pads: list[DimLike] = [0] * rank
-    if mode == "NOTSET":
-        pads = [int(p) for p in (view.attr("pads") or (0,) * 2 * rank)[:rank]]
-    elif mode != "VALID":
-        for a, (size, n, k) in enumerate(zip(sizes, out, kernel, strict=True)):
-            total = D.maximum((n - 1) * strides[a] + (k - 1) * dilations[a] + 1 - size, 0)
-            pads[a] = D.floordiv(total, 2) if mode == "SAME_UPPER" else D.ceildiv(total, 2)
-    return [Axis(*v) for v in zip(out, sizes, kernel, strides, pads, dilations, strict=True)]
 
 
 def is_depthwise(view: NodeView, filters: int = 1) -> bool:
