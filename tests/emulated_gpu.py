@@ -31,7 +31,7 @@ _INTERPRETER = threading.Lock()
 class EmulatedDevice:
     """See the module's text; what it starts is done when the call returns."""
 
-    ordinal, name, architecture, processors, lost = 0, "emulated", 80, 4, None
+    ordinal, name, architecture, processors, shared, lost = 0, "emulated", 80, 4, 100 << 10, None
 
     def __init__(self) -> None:
         self.blocks: dict[int, np.ndarray] = {}

@@ -68,6 +68,7 @@ class Device:
         name: As the driver says.
         architecture: 90 for compute capability 9.0.
         processors: Multiprocessors.
+        shared: Bytes of shared memory that a block may use.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -117,6 +118,7 @@ class Device:
             )
         self.architecture = 10 * capability[0] + capability[1]
         self.processors = of("MULTIPROCESSOR_COUNT")
+        self.shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self._context = self.call("cuDevicePrimaryCtxRetain", handle)
         self._lock = threading.Lock()
         self._functions: dict[tuple[bytes, str, int], Function] = {}

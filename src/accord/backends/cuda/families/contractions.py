@@ -1,0 +1,226 @@
+"""MatMul, Gemm and Conv."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
+from accord.backends.cuda.convolution import Convolution
+from accord.backends.cuda.families.table import arranges, selects
+from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
+from accord.backends.epilogue import Epilogue, accumulator, with_sum
+from accord.backends.images import channels_last_arrangement, window_axes
+from accord.backends.products import gemm_epilogue, matrices, operands_of, with_bias
+from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel, Phase
+from accord.backends.view import NodeView
+from accord.errors import CompileError
+from accord.ir import dims as D
+from accord.ir.dims import DimLike
+from accord.ir.facts import TensorFact
+from accord.ir.reason import Reason
+from accord.ir.strides import Access, contiguous
+
+__all__ = ["conv", "gemm", "matmul"]
+
+
+@arranges("MatMul", "Gemm")
+def any_matrices(view: NodeView) -> Arrangement:
+    """Operands of any strides; what is written is row-major."""
+    del view
+    return Arrangement(strided=True)
+
+
+@selects("MatMul", epilogue=True)
+def matmul(view: NodeView) -> Kernel | Reason:
+    """A batch of products with NumPy's rules."""
+    found = operands_of(view, 2)
+    if isinstance(found, Reason):
+        return found
+    (a, b), dtype = found
+    if not a or not b:
+        return Reason("a scalar operand")
+    p = matrices(view, (a, view.access(0)), (b, view.access(1)))
+    return _product(f"matmul {dtype}", dtype, p.batch, p.sizes, p.accesses, p.epilogue, (0, 1))
+
+
+@selects("Gemm", epilogue=True)
+def gemm(view: NodeView) -> Kernel | Reason:
+    """``alpha * A B + beta * C``."""
+    found = operands_of(view, 2)
+    if isinstance(found, Reason):
+        return found
+    (a, b), dtype = found
+    if len(a) != 2 or len(b) != 2:
+        return Reason("operands must be matrices")
+    at_a, at_b = view.access(0), view.access(1)
+    if view.attr("transA", 0):
+        a, at_a = a[::-1], Access(at_a.strides[::-1], at_a.offset)
+    if view.attr("transB", 0):
+        b, at_b = b[::-1], Access(at_b.strides[::-1], at_b.offset)
+    own = gemm_epilogue(view, dtype, (a[0], b[1]))
+    if isinstance(own, Reason):
+        return own
+    sizes = (a[0], b[1], b[0] if isinstance(b[0], int) else a[1])
+    return _product(f"gemm {dtype}", dtype, (), sizes, (at_a, at_b, view.output_access()), *own)
+
+
+def _product(
+    name: str,
+    dtype: str,
+    batch: Sequence[DimLike],
+    sizes: tuple[DimLike, DimLike, DimLike],
+    accesses: tuple[Access, Access, Access],
+    epilogue: Epilogue,
+    reads: tuple[int, ...],
+) -> NativeKernel | Reason:
+    """A batch of products.
+
+    Args:
+        name: Of the kernel.
+        dtype: Of A and B.
+        batch: Sizes of the batch axes.
+        sizes: m, n, k.
+        accesses: A [*batch, m, k], B [*batch, k, n], C [*batch, m, n].
+        epilogue: Over C's axes; operands 1 ... follow ``reads[2:]``.
+        reads: Inputs 0 and 1, then those that the epilogue reads.
+    """
+    m, n, k = sizes
+    at_a, at_b, at_c = accesses
+    try:
+        kernel, dims = contraction_kernel(
+            tuple(batch),
+            (m,),
+            (n,),
+            (k,),
+            Factor(dtype, at_a),
+            Factor(dtype, at_b),
+            at_c,
+            with_sum(epilogue.expr, accumulator(dtype)),
+            epilogue.extras,
+        )
+    except CompileError as error:
+        return Reason(error.message)
+    flops = 2 * D.product((*batch, m, n, k))
+    return _native(name, kernel, dims, reads, len(epilogue.extras), {}, flops)
+
+
+def _native(
+    name: str,
+    kernel: ContractionKernel,
+    dims: tuple[DimLike, ...],
+    reads: tuple[int, ...],
+    extras: int,
+    constants: dict[int, Constant],
+    flops: DimLike,
+) -> NativeKernel:
+    """The kernel of one contraction: what multiplies, and what adds the parts of long sums.
+
+    Where all sizes are known, the tile is chosen now and sums may be split; otherwise when it is started.
+    """
+    known = [d for d in dims if isinstance(d, int)]
+    tile, scratch = None, 0
+    if len(known) == len(dims) and _count(kernel, known):
+        tile = candidates(kernel, known, _device(), 1)[0]
+        scratch = workspace(kernel, tile, known)
+    operands = (*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras)
+    hints = hints_of(dims)
+    phases = [Phase(kernel, operands, dims, functools.partial(_start, kernel, tile, hints, 0))]
+    if scratch:
+        phases.append(Phase(kernel.parts, operands, dims, functools.partial(_start, kernel, tile, hints, 1)))
+    return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)
+
+
+def _count(kernel: ContractionKernel, sizes: Sequence[int]) -> int:
+    p = kernel.problem(sizes)
+    return p.batch * p.m * p.n
+
+
+def _start(
+    kernel: ContractionKernel, tile: Tile | None, hints: tuple[str, ...], which: int, sizes: Sequence[int]
+) -> CudaLaunch:
+    """The launch of the kernel (0) or of what adds parts (1)."""
+    if tile is None:
+        if not _count(kernel, sizes):
+            return CudaLaunch((), 0)
+        tile = next(t for t in candidates(kernel, sizes, _device(), 64) if t.splits == 1)
+    return launches(kernel, tile, sizes, hints)[which]
+
+
+@functools.cache
+def _device() -> Device:
+    from accord.backends.cuda.driver import device
+
+    gpu = device()
+    return Device(gpu.architecture, gpu.shared, gpu.processors)
+
+
+@arranges("Conv")
+def images_with_channels_last(view: NodeView) -> Arrangement:
+    """Channels follow each other in what is read and written."""
+    shape = view.output().shape
+    if shape is None or len(shape) < 3:
+        return Arrangement(strided=True)
+    return channels_last_arrangement(view)
+
+
+@selects("Conv", epilogue=True)
+def conv(view: NodeView) -> Kernel | Reason:
+    """Convolution over one to three spatial axes, as a contraction."""
+    found = operands_of(view, 2)
+    if isinstance(found, Reason):
+        return found
+    (x, w), dtype = found
+    out = view.output().shape
+    rank = len(x) - 2
+    if out is None or not 1 <= rank <= 3 or len(w) != rank + 2:
+        return Reason("only one to three spatial axes")
+    if not D.is_known(w) or 0 in w:
+        return Reason("the weights' shape is only known at run time")
+    taps = tuple(int(k) for k in w[2:])
+    axes = window_axes(view, x[2:], out[2:], taps)
+    groups = int(view.attr("group", 1))
+    weights = view.access(1)
+    constants: dict[int, Constant] = {}
+    if view.tensor(1).is_const:
+        weights = _channels_last((int(w[0]), int(w[1]), *taps))
+        constants[1] = functools.partial(_packed, view.tensor(1))
+    problem = Convolution(
+        x[0],
+        groups,
+        w[1],
+        w[0] // groups,
+        x[2:],
+        out[2:],
+        taps,
+        tuple(a.stride for a in axes),
+        tuple(a.dilation for a in axes),
+        tuple(a.pad for a in axes),
+    )
+    epilogue, reads = with_bias(view, dtype, out)
+    try:
+        kernel, dims = problem.kernel(
+            Factor(dtype, view.access(0)),
+            Factor(dtype, weights),
+            view.output_access(),
+            with_sum(epilogue.expr, accumulator(dtype)),
+            epilogue.extras,
+        )
+    except CompileError as error:
+        return Reason(error.message)
+    flops = 2 * D.product((*out, *w[1:]))
+    return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), constants, flops)
+
+
+def _channels_last(shape: Sequence[int]) -> Access:
+    """How weights ``[M, C, *taps]`` lie with their channels innermost."""
+    m, c, *taps = shape
+    steps = contiguous((m, *taps, c))
+    return Access((steps[0], steps[-1], *steps[1:-1]))
+
+
+def _packed(fact: TensorFact) -> Array:
+    return np.ascontiguousarray(np.moveaxis(fact.numpy(), 1, -1))
