@@ -18,7 +18,6 @@ import sys
 import time
 from typing import Any
 
-from accord.backends.cpu.attention_launch import Features, Heads
 from accord.backends.cuda.attention import AttentionKernel, JoiningKernel, Tiles, attention_kernel, candidates, geometry
 from accord.backends.cuda.code import KernelText, function_of
 from accord.backends.cuda.hopper import (
@@ -28,6 +27,7 @@ from accord.backends.cuda.hopper import (
     hopper_geometry,
     suits_hopper,
 )
+from accord.backends.heads import Features, Heads
 from accord.expr.lang import call, operand
 from accord.ir.strides import Access
 

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton_harness import NUMPY, compiled, function_of, memory
 
-from accord.backends.cpu.attention_launch import Features, Heads
 from accord.backends.cuda.attention import JoiningKernel, Tiles, attention_kernel, candidates, geometry, splits
 from accord.backends.cuda.hopper import HopperAttention, HopperTiles, hopper_candidates, hopper_geometry, suits_hopper
+from accord.backends.heads import Features, Heads
 from accord.errors import CompileError
 from accord.expr.lang import call, operand
 from accord.expr.primitives import le, select

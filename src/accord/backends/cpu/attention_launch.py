@@ -21,67 +21,19 @@ from accord.backends.cpu.dot import DotCode, dot_heights, pays
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.tile import TileCode, most_rows, next_heights, tile_heights
 from accord.backends.cpu.transpose import TransposeCode
+from accord.backends.heads import Features, Heads
 from accord.backends.protocol import Launch, Phase
-from accord.expr.lang import Expr, bits
+from accord.expr.lang import bits
 from accord.ir.dims import DimLike
-from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Features", "Heads", "attention_phase", "attention_workspace", "value_vectors"]
+__all__ = ["attention_phase", "attention_workspace", "value_vectors"]
 
 #: Blocks of rows that a task has at most: its sums stay in the second cache.
 _MOST_BLOCKS = 8
 #: Tasks to aim at.
 _TASKS = 16
 _LINE = 64
-
-
-@record
-class Heads:
-    """A tensor as images, heads, positions and head size.
-
-    Attributes:
-        dtype: Element type.
-        access: Over these four axes.
-    """
-
-    dtype: str
-    access: Access
-
-    @property
-    def unit(self) -> bool:
-        """Elements of a head follow each other."""
-        return self.access.strides[3] == 1
-
-
-@record
-class Features:
-    """What is done to scores.
-
-    Attributes:
-        scale: Of the products.
-        softcap: 0 for none.
-        causal: A query sees no keys after its own place.
-        left: Keys that it sees before its place; negative for all.
-        right: Keys that it sees after its place; negative for all.
-        offset: Place of the first query.
-        valid: Elements between the images' numbers of keys (i64), which say where the queries are too; None if all
-            keys are valid.
-        mask: Element type of the mask, and how it is walked over images, heads, queries and keys.
-        mask_keys: Keys that the mask is for; later ones are not seen.
-        score: What becomes of scores; see :class:`~accord.backends.cpu.attention.AttentionCode`.
-    """
-
-    scale: float
-    softcap: float = 0.0
-    causal: bool = False
-    left: int = -1
-    right: int = -1
-    offset: DimLike = 0
-    valid: DimLike | None = None
-    mask: Heads | None = None
-    mask_keys: DimLike = 0
-    score: Expr | None = None
 
 
 def value_vectors(dtype: str, size: int) -> int:

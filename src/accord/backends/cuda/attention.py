@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from accord.backends.cpu.attention_launch import Features, Heads
 from accord.backends.cuda.code import KernelText
 from accord.backends.cuda.lines import ceildiv, power_of_two
+from accord.backends.heads import Features, Heads
 from accord.errors import CompileError
 from accord.expr.lang import Expr
 from accord.ir.dims import DimLike

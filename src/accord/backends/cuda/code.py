@@ -122,6 +122,7 @@ class Binary:
         threads: Of a program.
         shared: Bytes of shared memory of a program.
         scratch: Pointers that Triton adds behind the kernel's parameters.
+        scratch_bytes: Of the memory that the first of these points to, for each program; 0: it is null.
         registers: Of a thread.
         spills: Bytes of local memory of a thread.
     """
@@ -131,6 +132,7 @@ class Binary:
     threads: int
     shared: int
     scratch: int
+    scratch_bytes: int
     registers: int
     spills: int
 
@@ -236,10 +238,12 @@ def _compiled(variant: Variant, target: int) -> Binary:
         compiled.metadata.num_warps * 32,
         compiled.metadata.shared,
         pointers_added(compiled, passed),
+        int(getattr(compiled.metadata, "global_scratch_size", 0) or 0),
         resources.registers,
         resources.stack,
     )
-    facts = json.dumps([made.name, made.threads, made.shared, made.scratch, made.registers, made.spills]).encode()
+    numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills]
+    facts = json.dumps([made.name, *numbers]).encode()
     Storage(_KIND).write(_key(variant, target), [len(facts).to_bytes(4, "little") + facts, cubin])
     return made
 

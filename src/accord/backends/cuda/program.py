@@ -24,7 +24,7 @@ __all__ = ["CudaProgram", "TransferCode"]
 
 #: Graphs that one part of a program keeps, by addresses of its operands.
 _GRAPHS: Final = 4
-#: Pointers that Triton adds to a kernel; they are null.
+#: Pointers that Triton adds to a kernel at most: to memory for descriptors, and one that is null.
 _SCRATCH: Final = 2
 #: Bytes from one refusal to the next.
 _REFUSAL: Final = 16
@@ -55,7 +55,10 @@ class _Kernel:
         given = [n for n, hint in zip(launch.params, launch.hints, strict=True) if hint != "1"]
         self._functions: dict[bool, Any] = {}
         rest = [*([refusal] if code.refuses else []), *given]
-        self._values, addresses = argument_array(self._pointers + len(rest) + _SCRATCH)
+        self._count = self._pointers + len(rest)
+        #: Memory of Triton's own, for this launch alone: several may run at once.
+        self._scratch = 0
+        self._values, addresses = argument_array(self._count + _SCRATCH)
         for k, n in enumerate(rest):
             self._values[self._pointers + k] = int(n)  # type: ignore[call-overload]
         self._addresses = addresses
@@ -72,9 +75,16 @@ class _Kernel:
             function = self._functions[aligned] = self._loaded(binary)
         self._gpu.launch(function, self._launch.grid, self._parameters, stream)
 
+    def __del__(self) -> None:
+        if self._scratch:
+            self._gpu.free(self._scratch)
+
     def _loaded(self, binary: Binary) -> Any:
         if binary.scratch > _SCRATCH:
-            raise CompileError(f"kernel '{binary.name}' asks for scratch memory of Triton's own")
+            raise CompileError(f"kernel '{binary.name}' has {binary.scratch} parameters of Triton's own")
+        if binary.scratch_bytes and not self._scratch:
+            self._scratch = self._gpu.allocate(binary.scratch_bytes * self._launch.tasks)
+            self._values[self._count] = self._scratch
         return self._gpu.function(binary.cubin, binary.name, binary.threads, binary.shared)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from accord.backends.cpu.attention_launch import Features, Heads, attention_phase, attention_workspace
+from accord.backends.cpu.attention_launch import attention_phase, attention_workspace
 from accord.backends.cpu.families.table import arranges, generates, selects
 from accord.backends.cpu.linear_attention import (
     LinearAttentionCode,
@@ -12,6 +12,21 @@ from accord.backends.cpu.linear_attention import (
     linear_attention_workspace,
 )
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.heads import (
+    KEY,
+    MASK,
+    PAST_KEY,
+    PAST_VALUE,
+    QUERY,
+    VALID,
+    VALUE,
+    Features,
+    Heads,
+    HeadTensor,
+    as_heads,
+    features_of,
+    heads_of,
+)
 from accord.backends.loops.table import known, output_operands
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
@@ -21,12 +36,9 @@ from accord.expr.lang import FLOATS, bits, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
-from accord.ir.strides import Access, broadcast_access, contiguous
-from accord.record import record
+from accord.ir.strides import Access, contiguous
 
 __all__ = ["attention", "linear_attention"]
-
-_QUERY, _KEY, _VALUE, _MASK, _PAST_KEY, _PAST_VALUE, _VALID = range(7)
 
 
 @arranges("LinearAttention")
@@ -43,48 +55,15 @@ def any_strides(view: NodeView) -> Arrangement:
     return Arrangement(strided=True)
 
 
-@record
-class _Tensor:
-    """Images, heads, positions, head size; how they lie, and the element type."""
-
-    shape: Shape
-    access: Access
-    dtype: str
-
-
-def _heads(shape: Shape, access: Access, dtype: str, heads: DimLike) -> _Tensor:
-    """A tensor of rank 4, or one of rank 3 whose last axis holds all heads."""
-    if len(shape) == 4:
-        return _Tensor(shape, access, dtype)
-    size = D.floordiv(shape[2], heads)
-    image, position, step = access.strides
-    return _Tensor(
-        (shape[0], heads, shape[1], size), Access((image, size * step, position, step), access.offset), dtype
-    )
-
-
-def _input(view: NodeView, index: int, heads: str) -> _Tensor | Reason:
-    found = known(view.tensor(index), f"input {index}")
-    if isinstance(found, Reason):
-        return found
-    shape, dtype = found
-    if dtype not in FLOATS or len(shape) not in (3, 4):
-        return Reason("only floats of rank 3 or 4")
-    count = int(view.attr(heads, 0) or 0)
-    if len(shape) == 3 and count <= 0:
-        return Reason(f"{heads} is missing")
-    return _heads(shape, view.access(index), dtype, count)
-
-
 @generates(ScoreFunction)
 def scored_attention(view: NodeView, choice: Choice) -> Kernel | Reason:
     """Attention with a declared function of scores."""
-    tensors = [_input(view, i, "") for i in range(3)]
+    tensors = [heads_of(view, i, "") for i in range(3)]
     out = known(view.output(), "the output")
     for t in (*tensors, out):
         if isinstance(t, Reason):
             return t
-    q, k, v = (t for t in tensors if isinstance(t, _Tensor))
+    q, k, v = (t for t in tensors if isinstance(t, HeadTensor))
     size, value_size = q.shape[3], v.shape[3]
     if not isinstance(size, int) or not isinstance(value_size, int) or not size:
         return Reason("head sizes are only known at run time")
@@ -109,12 +88,12 @@ def scored_attention(view: NodeView, choice: Choice) -> Kernel | Reason:
 def attention(view: NodeView) -> Kernel | Reason:
     """The scores themselves are no result of this kernel."""
     tensors = [
-        _input(view, i, name) for i, name in ((_QUERY, "q_num_heads"), (_KEY, "kv_num_heads"), (_VALUE, "kv_num_heads"))
+        heads_of(view, i, name) for i, name in ((QUERY, "q_num_heads"), (KEY, "kv_num_heads"), (VALUE, "kv_num_heads"))
     ]
     for t in tensors:
         if isinstance(t, Reason):
             return t
-    q, k, v = (t for t in tensors if isinstance(t, _Tensor))
+    q, k, v = (t for t in tensors if isinstance(t, HeadTensor))
     numbers = output_operands(view.node, 0)
     if len(numbers) > 3 and numbers[3] >= 0:
         return Reason("the scores are wanted as well")
@@ -124,69 +103,20 @@ def attention(view: NodeView) -> Kernel | Reason:
     size, value_size = q.shape[3], v.shape[3]
     if not isinstance(size, int) or not isinstance(value_size, int) or not size:
         return Reason("head sizes are only known at run time")
-    features = _features(view, q, k)
+    features = features_of(view, q)
     if isinstance(features, Reason):
         return features
     return _Kernel(view, q, k, v, features).make(out[0], out[1], size, value_size)
 
 
-def _features(view: NodeView, q: _Tensor, k: _Tensor) -> Features | Reason:
-    size = q.shape[3]
-    assert isinstance(size, int)
-    given = view.attr("scale")
-    scale = 1 / math.sqrt(size) if given is None else float(given)
-    offset: DimLike = 0
-    if view.has(_PAST_KEY):
-        past = view.tensor(_PAST_KEY).shape
-        if past is None:
-            return Reason("the rank of the past is not known")
-        offset = past[2]
-    valid: DimLike | None = None
-    if view.has(_VALID):
-        counts = known(view.tensor(_VALID), "the numbers of keys")
-        if isinstance(counts, Reason) or counts[1] != "i64":
-            return Reason("numbers of keys are int64")
-        valid = view.access(_VALID).strides[0]
-        if view.access(_VALID).offset != 0:
-            return Reason("the numbers of keys are part of a larger tensor")
-    mask = None
-    mask_keys: DimLike = 0
-    if view.has(_MASK):
-        found = known(view.tensor(_MASK), "the mask")
-        if isinstance(found, Reason):
-            return found
-        shape, dtype = found
-        if not 1 <= len(shape) <= 4 or (dtype != "bool" and dtype not in FLOATS):
-            return Reason("the mask is neither bool nor float, or of another rank than 1 to 4")
-        mask_keys = shape[-1]
-        over = (*q.shape[:3], mask_keys)
-        mask = Heads(dtype, broadcast_access(shape, over, view.access(_MASK)))
-    return Features(
-        scale,
-        float(view.attr("softcap", 0.0) or 0.0),
-        bool(view.attr("is_causal", 0)),
-        _window(view, "left_window_size"),
-        _window(view, "right_window_size"),
-        offset,
-        valid,
-        mask,
-        mask_keys,
-    )
-
-
-def _window(view: NodeView, name: str) -> int:
-    size = view.attr(name)
-    return -1 if size is None else int(size)
-
-
 class _Kernel:
     """Puts the phases together. Operands: inputs in ``reads``, named outputs, workspace."""
 
-    def __init__(self, view: NodeView, q: _Tensor, k: _Tensor, v: _Tensor, features: Features) -> None:
+    def __init__(self, view: NodeView, q: HeadTensor, k: HeadTensor, v: HeadTensor, features: Features) -> None:
         self.view = view
         self.q, self.k, self.v = q, k, v
         self.features = features
-        self.reads = [i for i in range(_VALID + 1) if view.has(i)]
+        self.reads = [i for i in range(VALID + 1) if view.has(i)]
         self.numbers = output_operands(view.node, len(self.reads))
         self.workspace = len(self.reads) + sum(n >= 0 for n in self.numbers)
         self.phases: list[Phase] = []
@@ -195,9 +125,9 @@ class _Kernel:
     def make(self, shape: Shape, dtype: str, size: int, value_size: int) -> Kernel | Reason:
         """The kernel."""
         q = self.q
-        key, key_operand = self._joined(self.k, _PAST_KEY, _KEY, 1)
-        value, value_operand = self._joined(self.v, _PAST_VALUE, _VALUE, 2)
-        y = _heads(shape, self.view.output_access(), dtype, q.shape[1])
+        key, key_operand = self._joined(self.k, PAST_KEY, KEY, 1)
+        value, value_operand = self._joined(self.v, PAST_VALUE, VALUE, 2)
+        y = as_heads(shape, self.view.output_access(), dtype, q.shape[1])
         sums = "f64" if q.dtype == "f64" else "f32"
         sizes: dict[str, DimLike] = {
             "images": q.shape[0],
@@ -208,8 +138,8 @@ class _Kernel:
             "size": size,
             "value.size": value_size,
         }
-        operands = [self.reads.index(_QUERY), key_operand, value_operand]
-        operands += [self.reads.index(i) for i in (_MASK, _VALID) if self.view.has(i)]
+        operands = [self.reads.index(QUERY), key_operand, value_operand]
+        operands += [self.reads.index(i) for i in (MASK, VALID) if self.view.has(i)]
         phase = attention_phase(
             Heads(q.dtype, q.access),
             Heads(key.dtype, key.access),
@@ -231,7 +161,7 @@ class _Kernel:
             flops=2 * D.product((q.shape[0], q.shape[1], q.shape[2], key.shape[2], size + value_size)),
         )
 
-    def _joined(self, new: _Tensor, past: int, own: int, output: int) -> tuple[_Tensor, int]:
+    def _joined(self, new: HeadTensor, past: int, own: int, output: int) -> tuple[HeadTensor, int]:
         """Keys or values of the past and new ones in one tensor, and its operand number."""
         view = self.view
         number = self.numbers[output] if output < len(self.numbers) else -1
@@ -254,7 +184,7 @@ class _Kernel:
             self._move(inside, new.dtype, view.access(past), access, (self.reads.index(past), number))
         place = Access(access.strides, access.offset + before * access.strides[2])
         self._move(new.shape, new.dtype, new.access, place, (self.reads.index(own), number))
-        return _Tensor(whole, access, new.dtype), number
+        return HeadTensor(whole, access, new.dtype), number
 
     def _move(self, extents: Shape, dtype: str, source: Access, target: Access, operands: tuple[int, int]) -> None:
         word = f"u{bits(dtype)}"

@@ -27,7 +27,7 @@ from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
 
-__all__ = ["depthwise_kernel", "is_depthwise", "packed_taps"]
+__all__ = ["counted_of", "depthwise_kernel", "is_depthwise", "packed_taps", "pooling_of"]
 
 #: Channels of a group up to which its convolution is computed lane by lane and not as a matrix product.
 _FEW_INPUTS, _FEW_OUTPUTS = 4, 16
@@ -125,7 +125,7 @@ def pool(view: NodeView) -> Kernel | Reason:
     if out is None or not 1 <= rank <= 3 or dtype == "bool":
         return Reason("only numbers over one to three spatial axes")
     axes = window_axes(view, x[2:], out[2:], kernel)
-    pooling = _pooling(view, accumulator(dtype), dtype)
+    pooling = pooling_of(view, accumulator(dtype), dtype)
     if isinstance(pooling, Reason):
         return pooling
     epilogue = epilogue_of(view)
@@ -142,14 +142,14 @@ def pool(view: NodeView) -> Kernel | Reason:
         pooling,
         epilogue,
         tuple(range(1 + len(epilogue.extras) + 1 + wanted)),
-        counted=_counted(view, axes),
+        counted=counted_of(view, axes),
         indices=view.output_access(1) if wanted else None,
         column_major=bool(view.attr("storage_order", 0)),
     )
     return NativeKernel(f"{view.node.op_type} {dtype}", (phase,), (0,), flops=D.product((*out, *kernel)))
 
 
-def _pooling(view: NodeView, acc: str, dtype: str) -> Pooling | Reason:
+def pooling_of(view: NodeView, acc: str, dtype: str) -> Pooling | Reason:
     """What the operator computes, in type ``acc``."""
     x, total = operand(0, acc), operand(0, acc)
     if view.node.op_type == "MaxPool":
@@ -167,7 +167,7 @@ def _pooling(view: NodeView, acc: str, dtype: str) -> Pooling | Reason:
     return Reason(f"the norm of order {p}") if chosen is None else Pooling(chosen[0], "add", 0.0, chosen[1], False)
 
 
-def _counted(view: NodeView, axes: Sequence[Axis]) -> list[tuple[DimLike, DimLike]]:
+def counted_of(view: NodeView, axes: Sequence[Axis]) -> list[tuple[DimLike, DimLike]]:
     """Where the elements begin and end that an average is taken over: of the image, or of the padding as well."""
     if not view.attr("count_include_pad", 0):
         return [(0, a.size) for a in axes]

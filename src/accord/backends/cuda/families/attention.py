@@ -1,0 +1,206 @@
+"""Attention in blocks, after keys and values of the past were joined to the new ones."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from accord.backends.cuda.attention import (
+    AttentionKernel,
+    Tiles,
+    attention_kernel,
+    candidates,
+    geometry,
+)
+from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.families.table import arranges, selects
+from accord.backends.cuda.hopper import HopperAttention, hopper_candidates, hopper_geometry, suits_hopper
+from accord.backends.heads import (
+    KEY,
+    MASK,
+    PAST_KEY,
+    PAST_VALUE,
+    QUERY,
+    VALID,
+    VALUE,
+    Features,
+    Heads,
+    HeadTensor,
+    as_heads,
+    features_of,
+    heads_of,
+)
+from accord.backends.loops.program import pointwise
+from accord.backends.loops.table import known, output_operands
+from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
+from accord.backends.view import NodeView
+from accord.errors import CompileError
+from accord.expr.lang import bits, operand
+from accord.ir import dims as D
+from accord.ir.dims import DimLike, Shape
+from accord.ir.reason import Reason
+from accord.ir.strides import Access, contiguous
+
+__all__ = ["attention"]
+
+
+@arranges("Attention")
+def any_strides(view: NodeView) -> Arrangement:
+    """Operands are walked as they lie."""
+    del view
+    return Arrangement(strided=True)
+
+
+@selects("Attention")
+def attention(view: NodeView) -> Kernel | Reason:
+    """The scores themselves are no result of this kernel."""
+    inputs = ((QUERY, "q_num_heads"), (KEY, "kv_num_heads"), (VALUE, "kv_num_heads"))
+    tensors = [heads_of(view, i, heads) for i, heads in inputs]
+    for t in tensors:
+        if isinstance(t, Reason):
+            return t
+    q, k, v = (t for t in tensors if isinstance(t, HeadTensor))
+    numbers = output_operands(view.node, 0)
+    if len(numbers) > 3 and numbers[3] >= 0:
+        return Reason("the scores are wanted as well")
+    out = known(view.output(), "the output")
+    if isinstance(out, Reason):
+        return out
+    features = features_of(view, q)
+    if isinstance(features, Reason):
+        return features
+    try:
+        return _Kernel(view, q, k, v, features).make(*out)
+    except CompileError as error:
+        return Reason(error.message)
+
+
+class _Kernel:
+    """Puts the phases together. Operands: inputs in ``reads``, named outputs, workspace."""
+
+    def __init__(self, view: NodeView, q: HeadTensor, k: HeadTensor, v: HeadTensor, features: Features) -> None:
+        self.view = view
+        self.q, self.k, self.v = q, k, v
+        self.features = features
+        self.reads = [i for i in range(VALID + 1) if view.has(i)]
+        self.numbers = output_operands(view.node, len(self.reads))
+        self.scratch = len(self.reads) + sum(n >= 0 for n in self.numbers)
+        self.phases: list[Phase] = []
+        self.bytes: DimLike = 0
+
+    def make(self, shape: Shape, dtype: str) -> Kernel | Reason:
+        """The kernel.
+
+        Raises:
+            CompileError: it is of types or sizes that it has no kernel for.
+        """
+        q = self.q
+        key, key_operand = self._joined(self.k, PAST_KEY, KEY, 1)
+        value, value_operand = self._joined(self.v, PAST_VALUE, VALUE, 2)
+        y = as_heads(shape, self.view.output_access(), dtype, q.shape[1])
+        query, keys, values, result = (Heads(t.dtype, t.access) for t in (q, key, value, y))
+        sizes: dict[str, DimLike] = {
+            "images": q.shape[0],
+            "heads": q.shape[1],
+            "groups": key.shape[1],
+            "length": q.shape[2],
+            "keys": key.shape[2],
+            "size": q.shape[3],
+            "value.size": self.v.shape[3],
+        }
+        kernel, dims = attention_kernel(query, keys, values, result, sizes, self.features)
+        operands = [self.reads.index(QUERY), key_operand, value_operand]
+        operands += [self.reads.index(i) for i in (MASK, VALID) if self.view.has(i)]
+        fixed = [d for d in dims if isinstance(d, int)]
+        operands.append(self.numbers[0])
+        hints = hints_of(dims)
+        if len(fixed) == len(dims) and _suits_hopper(kernel, fixed):
+            hopper = HopperAttention(kernel)
+            phase = Phase(hopper, tuple(operands), dims, functools.partial(_start_hopper, hopper, hints))
+        else:
+            phase = Phase(kernel, tuple(operands), dims, functools.partial(_start, kernel, hints))
+        self.phases.append(phase)
+        pairs = (q.shape[0], q.shape[1], q.shape[2], key.shape[2])
+        flops = 2 * D.product(pairs) * (q.shape[3] + self.v.shape[3])
+        return NativeKernel(
+            f"attention {q.dtype}", tuple(self.phases), tuple(self.reads), workspace=self.bytes, flops=flops
+        )
+
+    def _joined(self, new: HeadTensor, past: int, own: int, output: int) -> tuple[HeadTensor, int]:
+        """Keys or values of the past and new ones in one tensor, and its operand number."""
+        view = self.view
+        number = self.numbers[output] if output < len(self.numbers) else -1
+        if number < 0 and not view.has(past):
+            return new, self.reads.index(own)
+        before: DimLike = 0
+        if view.has(past):
+            shape = view.tensor(past).shape
+            assert shape is not None
+            before = shape[2]
+        whole: Shape = (new.shape[0], new.shape[1], before + new.shape[2], new.shape[3])
+        if number >= 0:
+            access = view.output_access(output)
+        else:  # in the workspace, in whole lines
+            number, item = self.scratch, bits(new.dtype) // 8
+            access = Access(contiguous(whole), D.floordiv(self.bytes, item))
+            self.bytes = self.bytes + D.ceildiv(D.product(whole) * item, 256) * 256
+        if view.has(past):
+            inside = (*whole[:2], before, whole[3])
+            self._move(inside, new.dtype, view.access(past), access, (self.reads.index(past), number))
+        place = Access(access.strides, access.offset + before * access.strides[2])
+        self._move(new.shape, new.dtype, new.access, place, (self.reads.index(own), number))
+        return HeadTensor(whole, access, new.dtype), number
+
+    def _move(self, extents: Shape, dtype: str, source: Access, target: Access, operands: tuple[int, int]) -> None:
+        word = f"u{bits(dtype)}"
+        self.phases.append(pointwise(extents, [(word, source)], [(word, target)], [operand(0, word)], operands))
+
+
+def _chosen(kernel: AttentionKernel, sizes: Sequence[int]) -> Tiles:
+    from accord.backends.cuda.driver import device
+
+    return next(t for t in candidates(kernel, device().architecture, sizes) if not t.descriptors)
+
+
+def _suits_hopper(kernel: AttentionKernel, sizes: Sequence[int]) -> bool:
+    from accord.backends.cuda.driver import device
+
+    images, heads, _, length, keys = sizes[:5]
+    # with few keys or few blocks of queries the plain kernel's smaller tiles win (measured on one H200)
+    enough = keys >= 2048 and images * heads * length >= 128 * 132
+    return device().architecture == 90 and enough and suits_hopper(kernel, sizes)
+
+
+def _start(kernel: AttentionKernel, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
+    if 0 in sizes[:2] or not sizes[3]:
+        return CudaLaunch((), 0)
+    tiles = _chosen(kernel, sizes)
+    shape = geometry(kernel, tiles, sizes)
+    return CudaLaunch(
+        tuple(sizes),
+        math.prod(shape.grid),
+        (*shape.grid, 1),
+        tuple(shape.constants.items()),
+        hints,
+        any(abs(n) >= 1 << 31 for n in sizes),
+        tiles.warps,
+        tiles.stages,
+    )
+
+
+def _start_hopper(kernel: HopperAttention, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
+    from accord.backends.cuda.driver import device
+
+    tiles = hopper_candidates(kernel.kernel)[0]
+    shape = hopper_geometry(kernel.kernel, tiles, sizes, device().processors)
+    return CudaLaunch(
+        (*sizes, shape.section),
+        shape.grid,
+        (shape.grid, 1, 1),
+        tuple(shape.constants.items()),
+        (*hints, ""),
+        any(abs(n) >= 1 << 31 for n in sizes),
+        shape.warps,
+        1,
+    )
