@@ -95,7 +95,7 @@ def write(qualified: str, folder: Path) -> Path:
     domain, separator, name = qualified.rpartition("::")
     if not separator or not domain or not name.isidentifier() or not re.fullmatch(r"[\w.]+", domain):
         raise ContractError("an operator's name has a domain", expected="domain::Name", found=qualified)
-    if user_contract(domain, name, 1 << 30) is not None:
+    if user_contract(domain, name) is not None:
         raise ContractError(f"the operator {qualified} exists already", remedy="Choose another name.")
     stem = file_name(name)
     path = folder / f"{stem}.py"
