@@ -111,6 +111,20 @@ def test_advise(tmp_path: Path):
     assert all(mark["fact"] and mark["reason"] for v in found["ranking"] for mark in v["marks"])
 
 
+def test_advise_on_a_model_with_an_operator_of_ones_own(tmp_path: Path):
+    source = (
+        "import accord\n\n\n@accord.operator('advised::Same')\n"
+        "def same(x: accord.Tensor['float32', 'N']) -> accord.Tensor['float32', 'N']:\n"
+        '    """Nothing."""\n    return x\n'
+    )
+    (tmp_path / "same.py").write_text(source)
+    text = """<ir_version: 8, opset_import: ["": 17, "advised": 1]>
+g (float[N] x) => (float[N] y) { y = advised.Same(x) }"""
+    path = write(tmp_path, text)
+    assert "advised" in data("advise", path)["accord"]["error"]
+    assert data("advise", path, "--load", str(tmp_path / "same.py"))["accord"]["error"] == ""
+
+
 def test_advise_errors(tmp_path: Path):
     assert call("advise", str(tmp_path / "none.onnx")).exit_code == 2
     wrong = call("advise", write(tmp_path, IMAGE), "--target", "toaster")

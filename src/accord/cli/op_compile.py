@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accord.cli.common import FAILED, Screen, Verb, line, plural, size_text, table, wrong_use
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,9 +27,10 @@ _EXAMPLES = (
 
 @click.command("compile", cls=Verb, examples=_EXAMPLES)
 @click.argument("name")
-@click.option("--arch", "names", multiple=True, metavar="SM", help="Only for this architecture; may be repeated.")
-@click.option("--kernel", "only", help="Only the kernel of this name.")
-@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size or attribute to compile for.")
+@load_option
+@click.option("--arch", "names", multiple=True, metavar="SM", help="Only for this architecture; repeatable.")
+@click.option("--kernel", "only", metavar="NAME", help="Only this kernel. [default: all for a GPU]")
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size or attribute; repeatable.")
 @click.pass_context
 def command(ctx: click.Context, name: str, names: tuple[str, ...], only: str | None, sizes: tuple[str, ...]) -> None:
     """Compile the Triton and CUDA kernels of NAME for each architecture; no GPU is needed.
