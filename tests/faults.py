@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from accord.backends.cpu import _register
-from accord.backends.cpu.families.table import SELECTORS
+from accord.backends.cpu.families.table import TABLE
 from accord.backends.protocol import HostKernel
 from accord.ir.patch import Patch, patch_from
 from accord.passes import phases as module
@@ -77,4 +77,4 @@ class _Function(HostKernel):
 def install_kernel(monkeypatch: pytest.MonkeyPatch, op: str, function: Callable[..., Any]) -> None:
     """Make ``function`` the CPU's kernel for an operator."""
     _register()  # else registering would put the real one back
-    monkeypatch.setitem(SELECTORS, ("", op), lambda view: _Function(f"added {op}", function))
+    monkeypatch.setitem(TABLE.selectors, ("", op), lambda view: _Function(f"added {op}", function))

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 import accord.ops.catalog  # noqa: F401  registers shape rules
 from accord.backends.cpu import CpuBackend
-from accord.backends.cpu.epilogue import Epilogue, Extra
 from accord.backends.cpu.jit import KERNEL_TYPE
 from accord.backends.cpu.program import address_of, words_of
-from accord.backends.cpu.root import RootView
+from accord.backends.epilogue import Epilogue, Extra
 from accord.backends.protocol import Kernel, NativeKernel
+from accord.backends.root import RootView
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr
 from accord.ir import dims as D

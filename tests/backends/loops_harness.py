@@ -13,11 +13,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from accord.backends.cpu.families import elementwise, generators, inside, normalisations, reductions
-from accord.backends.cpu.families.groups import group_kernel, select_alone
 from accord.backends.cpu.jit import KERNEL_TYPE, compile_function, machine
-from accord.backends.cpu.loops import LoopProgram, loop_phase
+from accord.backends.cpu.loops import loop_phase, lower_loops
 from accord.backends.cpu.program import KernelCode, words_of
+from accord.backends.loops.groups import group_kernel, select_alone
+from accord.backends.loops.members import elementwise, generators, normalisations, reductions, views
+from accord.backends.loops.program import LoopProgram, lowered
 from accord.backends.protocol import NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.ir import dims as D
@@ -26,9 +27,14 @@ from accord.model.load import load_model
 from accord.model.normalise import normalise
 from accord.runtime.evaluate import evaluate_node
 
-FAMILIES = (elementwise, generators, inside, normalisations, reductions)  # importing them registers their operators
+FAMILIES = (elementwise, generators, normalisations, reductions, views)  # importing them registers their operators
 Array = np.ndarray[Any, Any]
 SENTINEL = 77
+
+
+def device(kernel):
+    """The kernel for this machine, or the reason why there is none."""
+    return lowered(kernel, lower_loops) if isinstance(kernel, NativeKernel) else kernel
 
 
 @dataclass(frozen=True)
@@ -172,10 +178,10 @@ class Graph:
         }
         views = self.views(access)
         if len(views) == 1:
-            kernel = select_alone(views[0])
+            kernel = device(select_alone(views[0]))
             operands: list[ir.Value | None] = list(views[0].node.inputs)
         else:
-            kernel = group_kernel(views, self.inputs, outputs, access.__getitem__)
+            kernel = device(group_kernel(views, self.inputs, outputs, access.__getitem__))
             operands = list(self.inputs)
         assert isinstance(kernel, NativeKernel), kernel
         memory = {}

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from loops_harness import Graph, Layout
 
-from accord.backends.cpu.families.groups import can_join
+from accord.backends.loops.groups import can_join
 from accord.backends.protocol import NativeKernel
 from accord.ir.reason import Reason
 from accord.runtime.model import Model

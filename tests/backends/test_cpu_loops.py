@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from loops_harness import Layout, Memory, placed, run_program, vectors
 
 from accord.backends.cpu.loop_code import LoopCode
-from accord.backends.cpu.loops import LoopProgram, Operand, Output, Reduction, Result, loop_phase
+from accord.backends.cpu.loops import loop_phase
+from accord.backends.loops.program import LoopProgram, Operand, Output
+from accord.backends.loops.values import Reduction, Result
 from accord.errors import CompileError
 from accord.expr.lang import call, cast, const, operand
 from accord.ir.strides import Access

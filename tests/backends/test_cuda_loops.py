@@ -17,7 +17,7 @@ from expr_harness import compile_elementwise, same_bits, special_values
 from triton_harness import NUMPY, Program, elementwise
 
 import accord
-from accord.backends.cpu.families import group
+from accord.backends.cpu import loops
 from accord.expr.lang import DTYPES, call, cast, operand
 from accord.expr.math import FUNCTIONS
 from accord.expr.primitives import PRIMITIVES
@@ -142,14 +142,14 @@ MODELS = {
 def programs(monkeypatch):
     """What was made into loops since."""
     found = {}
-    made = group.loop_phase
+    made = loops.lower_loops
 
     def noted(program, sources, targets, scratch):
-        phase, workspace = made(program, sources, targets, scratch)
-        found[repr(program)] = (program, phase, sources, workspace)
-        return phase, workspace
+        low = made(program, sources, targets, scratch)
+        found[repr(program)] = (program, low.phase, sources, low.workspace)
+        return low
 
-    monkeypatch.setattr(group, "loop_phase", noted)
+    monkeypatch.setattr(loops, "lower_loops", noted)
     monkeypatch.setenv("ACCORD_CACHE", "off")
     return found
 

@@ -116,7 +116,7 @@ class Program:
         function = function_of(folder, kernel.symbol, kernel.text())
         pointers = iter([*(self.inputs[k] for k in self.sources), *outputs])
         numbers = iter(sizes)
-        constants = {"BM": shape.rows, "BR": shape.columns, "WHOLE": shape.whole}
+        constants = {"BM": shape.rows, "BR": shape.columns, "WHOLE": shape.whole, "WIDE": False}
         arguments = {
             n: memory(next(pointers)) if n[0] == "p" else constants[n] if n in constants else next(numbers)
             for n in function.arg_names

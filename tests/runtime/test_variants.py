@@ -64,6 +64,32 @@ def test_variants_are_found_again_and_bounded():
     assert len(m._variants) == 4 <= MAX_VARIANTS
 
 
+def test_variants_are_kept_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCORD_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "model.onnx"
+    file.write_bytes(squeezing().SerializeToString())
+    x = np.ones((4, 3), F)
+    accord.load(file)(x=x, mode=np.array(1))
+    again = accord.load(file)
+    monkeypatch.setattr(again, "_compile", lambda *_, **__: pytest.fail("it is compiled again"))
+    np.testing.assert_array_equal(again(x=x, mode=np.array(1))[0], expected(x, 1))
+
+
+def test_a_file_that_was_replaced_since_is_not_kept_as_the_one_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCORD_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "model.onnx"
+    proto = squeezing()
+    before = proto.SerializeToString()
+    file.write_bytes(before)
+    m = accord.load(file)
+    next(i for i in proto.graph.initializer if i.name == "two").raw_data = F(3).tobytes()
+    file.write_bytes(proto.SerializeToString())
+    x = np.ones((4, 3), F)
+    m(x=x, mode=np.array(7))
+    file.write_bytes(before)
+    np.testing.assert_array_equal(accord.load(file)(x=x, mode=np.array(7))[0], expected(x, 7))
+
+
 def test_the_likely_plan_has_no_control_flow():
     m = accord.load(squeezing())
     assert "runtime" not in {s.placement.backend for s in m.plan.steps}

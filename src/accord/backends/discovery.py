@@ -11,7 +11,7 @@ from accord.errors import BackendError
 __all__ = ["GROUP", "available_backends", "backend_named", "backends_for"]
 
 GROUP = "accord.backends"
-_OWN = frozenset({"cpu", "reference", "null"})
+_OWN = frozenset({"cpu", "cuda", "reference", "null"})
 
 
 @functools.cache

@@ -291,6 +291,18 @@ class Backend(ABC):
         """The space of native kernels' operands."""
         return HOST if self.memory is None else self.memory.space
 
+    def lacking(self) -> str | None:
+        """What this machine lacks to run its kernels; None: nothing. It is asked often, and nothing is started."""
+        return None
+
+    def require(self) -> None:
+        """Start what its kernels run on.
+
+        Raises:
+            BackendError: that is not there.
+        """
+        return
+
     @abstractmethod
     def select(self, view: NodeView) -> Kernel | Reason:
         """The kernel for a node, or why there is none."""

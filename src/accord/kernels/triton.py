@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
     from accord.contract.code import TritonCode
 
-__all__ = ["CompiledTriton", "TritonKernel", "compile_launch", "interpreting", "kernel_arguments"]
+__all__ = [
+    "CompiledTriton",
+    "TritonKernel",
+    "compile_function",
+    "compile_launch",
+    "interpreting",
+    "kernel_arguments",
+    "pointers_added",
+]
 
 #: What Triton calls the elements of memory.
 ELEMENTS = {
@@ -196,7 +204,7 @@ def compile_launch(code: TritonCode, call: Launch, target: int, op: str) -> Comp
     with _LOCK:
         if key in _COMPILED:
             return _COMPILED[key]
-        compiled = _compile(function, signature, constants, attributes, target, options, op)
+        compiled = compile_function(function, signature, constants, attributes, target, options, op)
         made = CompiledTriton(
             compiled.asm["cubin"],
             compiled.metadata.name,
@@ -206,7 +214,7 @@ def compile_launch(code: TritonCode, call: Launch, target: int, op: str) -> Comp
             _resources(compiled),
             passed,
             tuple(kinds),
-            _pointers_added(compiled, len(passed)),
+            pointers_added(compiled, len(passed)),
         )
         if len(_COMPILED) >= _MOST:
             _COMPILED.pop(next(iter(_COMPILED)))
@@ -244,7 +252,7 @@ def _specialised(p: Any, value: Any, op: str) -> tuple[str, str, Any, bool]:
     )
 
 
-def _compile(
+def compile_function(
     function: Any,
     signature: Mapping[str, str],
     constants: Mapping[tuple[int, ...], Any],
@@ -253,6 +261,20 @@ def _compile(
     options: Mapping[str, Any],
     op: str,
 ) -> Any:
+    """What Triton compiles of a function.
+
+    Args:
+        function: What ``triton.jit`` made.
+        signature: By parameter its type for Triton, or "constexpr".
+        constants: By place of the parameter.
+        attributes: By place of the parameter, such as that 16 divides it.
+        target: Architecture, 90 for sm_90.
+        options: Of the compiler.
+        op: Name of the operator, for errors.
+
+    Raises:
+        CompileError: it does not compile.
+    """
     triton = _package()
     compiler = importlib.import_module("triton.compiler")
     targets = importlib.import_module("triton.backends.compiler")
@@ -295,7 +317,7 @@ def _resources(compiled: Any) -> Resources:
     return Resources(found.registers, found.stack, found.shared, found.stack)
 
 
-def _pointers_added(compiled: Any, passed: int) -> int:
+def pointers_added(compiled: Any, passed: int) -> int:
     """Parameters of the machine code beyond those of the kernel: scratch memory of Triton's own."""
     entry = compiled.asm["ptx"].partition(".visible .entry")[2].partition(")")[0]
     return int(entry.count(".param")) - passed

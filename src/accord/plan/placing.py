@@ -137,16 +137,13 @@ class PlacedGraph:
         may_alias = functools.partial(self._may_alias, node)
         placed = self.placer.place(node, self._layouts, may_alias=may_alias)
         agreements = self._agreements(node, placed)
-        unknown = self._unknown_symbols(node, placed, agreements)
-        if not unknown and self._space_of(placed) != HOST and self._is_late(node, placed.placement.kernel, agreements):
-            unknown = {str(o.name) for o in node.outputs}  # what is made while running is in the host's memory
-        if unknown:
-            placed = self.placer.place(
-                node,
-                self._layouts,
-                exclude=(placed.placement.backend,),
-                why=Reason(f"sizes depend on data: {', '.join(sorted(unknown))}"),
-            )
+        excluded: list[str] = []  # each backend is asked for a late kernel once its own needs what a run tells
+        while unknown := self._told_late(node, placed, agreements):
+            if placed.placement.backend in excluded:
+                break
+            excluded.append(placed.placement.backend)
+            why = Reason(f"sizes depend on data: {', '.join(sorted(unknown))}")
+            placed = self.placer.place(node, self._layouts, exclude=excluded, why=why)
             agreements = self._agreements(node, placed)
         placed, inputs, space = self._brought_together(node, placed)
         self._layouts.update(placed.layouts)
@@ -162,6 +159,13 @@ class PlacedGraph:
                 self.spaces[o] = space
         late = self._is_late(node, placed.placement.kernel, agreements)
         self.nodes.append(PlacedNode(node, placed, inputs, _reads_of(node, placed), late, agreements, space=space))
+
+    def _told_late(self, node: ir.Node, placed: Placed, agreements: Sequence[Agreement]) -> set[str]:
+        """Names of what a kernel needs and only a run tells."""
+        unknown = self._unknown_symbols(node, placed, agreements)
+        if not unknown and self._space_of(placed) != HOST and self._is_late(node, placed.placement.kernel, agreements):
+            return {str(o.name) for o in node.outputs}  # what is made while running is in the host's memory
+        return unknown
 
     def _brought_together(self, node: ir.Node, placed: Placed) -> tuple[Placed, list[ir.Value | None], str]:
         """What a node reads, in one memory and in the orders that its kernel wants; and which memory that is.

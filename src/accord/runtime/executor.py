@@ -111,7 +111,7 @@ class Executor:
             self._give_back(frame, arena)
 
     def prepare(self) -> None:
-        """Have the machine code of all steps, and of body graphs that are certain to run.
+        """Have the machine code of all steps and of all body graphs: a run waits for no compiler.
 
         Raises:
             CompileError: machine code could not be generated.
@@ -127,9 +127,8 @@ class Executor:
         for backend, found in kernels.items():
             self.backends[backend].prepare(found)
         self._upload()
-        for (index, _), child in self.children.items():
-            if self.plan.steps[index].placement.op != "If":
-                child.prepare()
+        for child in self.children.values():
+            child.prepare()
         self._prepared = True
 
     def _upload(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accord.backends.discovery import backend_named
+from accord.backends.discovery import backend_named, backends_for
 from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
 from accord.ir import dims as D
@@ -150,11 +150,14 @@ class Model:
         self._source = source
         self._compiled: Compiled | None = None
         self._lock = threading.Lock()
+        if options.device != "cpu":
+            for backend in backends_for(options.device, reference_only=options.reference):
+                backend.require()
         start = time.perf_counter()
         key = model_key(source, options) if options.device == "cpu" else None
         self.options = tuned(options, key)
         # whoever wants to see the stages needs them to happen
-        key = None if key is None or on_stage is not None else key_with(key, self.options.choices or ())
+        key = self._key = None if key is None or on_stage is not None else key_with(key, self.options.choices or ())
         stored = None if key is None else read_plan(key)
         first = None if stored is None else _Variant.of(stored)
         if first is None:
@@ -220,11 +223,24 @@ class Model:
             for variant in self._variants:
                 if variant.holds(env):
                     return variant
-            compiled = self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
-            made = _Variant.of(_stored(compiled))
-            assert made is not None
+            decided = tuple((str(d), str(bool(D.evaluate(d, env)))) for d, _ in self._first.decisions)
+            key = None if self._key is None else key_with(self._key, decided)
+            stored = None if key is None else read_plan(key)
+            made = None if stored is None else _Variant.of(stored)
+            if made is None or not made.holds(env):  # its own decisions can be others than the first plan's
+                compiled = self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
+                stored = _stored(compiled)
+                made = _Variant.of(stored)
+                assert made is not None
+                if key is not None and self._is_unchanged():
+                    write_plan(key, stored)
             self._variants = [made, *self._variants[: MAX_VARIANTS - 1]]
             return made
+
+    def _is_unchanged(self) -> bool:
+        """Whether the file is still the one that was loaded: what is compiled from it now is kept under its name."""
+        key = model_key(self._source, self.options)
+        return key is not None and key_with(key, self.options.choices or ()) == self._key
 
     def executor_for(self, inputs: Mapping[str, Any]) -> tuple[Executor, list[Any]]:
         """What runs for these inputs, and the inputs as it takes them; for tools that watch runs.

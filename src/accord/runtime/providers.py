@@ -31,10 +31,10 @@ _SEVERITIES = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logg
 
 
 def _devices() -> list[str]:
-    """Devices that have a backend; the CPU last."""
+    """Devices that have a backend with all that it needs; the CPU last."""
     from accord.backends.discovery import available_backends
 
-    found = {b.device for b in available_backends().values()}
+    found = {b.device for b in available_backends().values() if b.lacking() is None}
     return sorted(found, key=lambda d: (d == "cpu", d))
 
 
@@ -60,7 +60,7 @@ def get_all_providers() -> list[str]:
 
 
 def get_device() -> str:
-    """Says "GPU" if a backend for NVIDIA's devices is installed, else "CPU"."""
+    """Says "GPU" if a backend for NVIDIA's devices and their driver are installed, else "CPU"."""
     return "GPU" if "cuda" in _devices() else "CPU"
 
 

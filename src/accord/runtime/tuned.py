@@ -59,8 +59,8 @@ def write_choices(key: str, choices: Choices) -> bool:
     return Storage(_KIND).write(key, [json.dumps(dict(choices)).encode()])
 
 
-def key_with(key: str, choices: Choices) -> str:
-    """The name of the entry of a plan that was made with ``choices``."""
+def key_with(key: str, choices: tuple[tuple[str, str], ...]) -> str:
+    """The name of the entry of a plan that was made with ``choices``, or for what conditions on sizes came to."""
     return hashlib.sha256(repr((key, choices)).encode()).hexdigest() if choices else key
 
 

@@ -51,65 +51,75 @@ class CpuBackend(Backend):
 
     def known(self, view: NodeView) -> Kernel | Reason:
         """As :meth:`select`, by what is known now."""
-        from accord.backends.cpu.families import declared, fused, movements
-        from accord.backends.cpu.families.table import SELECTORS
+        kernel = self._generic(view)
+        if not isinstance(kernel, NativeKernel):
+            return kernel
+        from accord.backends.cpu.loops import lower_loops
+        from accord.backends.loops.program import lowered
+
+        return lowered(kernel, lower_loops)
+
+    def _generic(self, view: NodeView) -> Kernel | Reason:
+        """A kernel some of whose phases may be loop programs."""
+        from accord.backends.cpu.families import declared, movements
+        from accord.backends.cpu.families.roots import ROOTS
+        from accord.backends.cpu.families.table import TABLE
         from accord.backends.cpu.objects import object_kernel
+        from accord.backends.fused import select_fused
 
         foreign = _foreign()
         if foreign is not None:
             return foreign
         _register()
         if view.node.domain == FUSED_DOMAIN:
-            return fused.select_fused(view)
+            return select_fused(view, ROOTS)
         own = declared.select_declared(view)
         if own is not None:
             return own
         early = movements.integers(view)
         if early is not None:
             return early
-        selector = SELECTORS.get((view.node.domain, view.node.op_type))
+        selector = TABLE.selector(view.node.domain, view.node.op_type)
         kernel = Reason(f"no kernel is generated for {view.node.op_type}") if selector is None else selector(view)
         return object_kernel(view) or kernel if isinstance(kernel, Reason) else kernel
 
     def arrange(self, view: NodeView) -> Arrangement:
         """What the operator's family says; row-major where it says nothing."""
-        from accord.backends.cpu.families import declared, fused
-        from accord.backends.cpu.families.table import ARRANGERS
+        from accord.backends.cpu.families import declared
+        from accord.backends.cpu.families.roots import ROOTS
+        from accord.backends.cpu.families.table import TABLE
         from accord.backends.cpu.objects import objects_of
+        from accord.backends.fused import arrange_fused
 
         _register()
         if view.node.domain == FUSED_DOMAIN:
-            return fused.arrange_fused(view)
+            return arrange_fused(view, ROOTS)
         own = declared.arrange_declared(view)
         if own is not None:
             return own
         if objects_of(view) is not None:
             return Arrangement(strided=True)
-        arranger = ARRANGERS.get((view.node.domain, view.node.op_type))
+        arranger = TABLE.arranger(view.node.domain, view.node.op_type)
         return Arrangement() if arranger is None else arranger(view)
 
     def fuses(self, root: NodeView) -> Reason | None:
         """What has a kernel that applies an epilogue."""
-        from accord.backends.cpu.families.table import ROOTS, SELECTORS
+        from accord.backends.cpu.families.roots import ROOTS
 
         foreign = _foreign()
         if foreign is not None:
             return foreign
         _register()
-        key = (root.node.domain, root.node.op_type)
-        if root.node.domain not in ("", FUSED_DOMAIN) and key not in ROOTS:
-            from accord.backends.cpu.families.declared import takes_epilogue
-
-            return takes_epilogue(root)
-        if key not in ROOTS:
-            return super().fuses(root)
-        kernel = SELECTORS[key](root)
+        refusal = ROOTS.refusal(root)
+        if refusal is not None:
+            return refusal
+        kernel = ROOTS.select(root)
         return kernel if isinstance(kernel, Reason) else None
 
     def joins(self, nodes: Sequence[NodeView]) -> Reason | None:
         """What makes one loop program, or a product and what expands its weight."""
         from accord.backends.cpu.families.coded import coded_weight
-        from accord.backends.cpu.families.groups import can_join
+        from accord.backends.loops.groups import can_join
 
         foreign = _foreign()
         if foreign is not None:
@@ -155,9 +165,11 @@ def _register() -> None:
     import pkgutil
 
     from accord.backends.cpu import families
+    from accord.backends.loops import members
 
-    for module in pkgutil.iter_modules(families.__path__):
-        importlib.import_module(f"{families.__name__}.{module.name}")
+    for package in (members, families):
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
 
 
 backend = CpuBackend()

@@ -26,12 +26,12 @@ from accord.backends.cpu.gemm import GemmCode, Right
 from accord.backends.cpu.halves import PAIRS, round_matrices, steps_of
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.lanes import INTEGERS, lanes_for
-from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.panels import MatrixSource, Source, aligned, pack_matrix
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.store import Pattern
 from accord.backends.cpu.tile import TileCode, next_heights, tile_heights, vectors_for
 from accord.backends.cpu.transpose import TransposeCode
+from accord.backends.loops.nest import merge_axes
 from accord.backends.protocol import Array, Launch, Phase
 from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
 from accord.ir import dims as D

@@ -22,9 +22,9 @@ from accord.backends.cpu.contraction import (
 )
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.lanes import Lanes, lanes_for
-from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.patches import AXIS_NAMES, PatchSource, Window, length_of, pieces_of, reach
 from accord.backends.cpu.stage import MOST_INTERLEAVED, STAGE_NAMES, StageSource
+from accord.backends.loops.nest import merge_axes
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr, bits
 from accord.ir import dims as D

@@ -18,8 +18,8 @@ import numpy as np
 from accord.backends.cpu.finish import FinishCode, finish_words
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.root import RootView
 from accord.backends.protocol import HostKernel, Launch, NativeKernel, Phase
+from accord.backends.root import RootView
 from accord.backends.view import NodeView
 from accord.contract.choose import Choice, call_attributes
 from accord.contract.contract import Execution

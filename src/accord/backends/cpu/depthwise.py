@@ -10,7 +10,6 @@ import functools
 import hashlib
 from collections.abc import Sequence
 
-from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import (
     Cut,
     Image,
@@ -31,6 +30,7 @@ from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.windows import Axis, Row, WindowWriter, inside_taps, over_taps, window_dims
+from accord.backends.epilogue import Epilogue
 from accord.backends.protocol import Phase
 from accord.expr.lang import bits, const
 from accord.ir.dims import DimLike

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.epilogue import Epilogue
 from accord.expr.lang import bits
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
+from accord.backends.epilogue import Epilogue
 from accord.expr.lang import Expr, bits, cast, operand, rebuild, topological
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access

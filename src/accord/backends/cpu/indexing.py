@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Sequence
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.launches import launch_copy, launch_indexed
 from accord.backends.cpu.llvm import Builder, scalar
-from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.loops.nest import merge_axes
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits
 from accord.expr.math import expand

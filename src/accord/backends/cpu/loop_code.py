@@ -10,21 +10,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from accord.backends.cpu.jit import machine
-from accord.backends.cpu.loop_values import Reduction, Result
 from accord.backends.cpu.program import KernelCode
+from accord.backends.loops.values import Reduction, Result
+from accord.expr.cost import cost_of
 from accord.expr.lang import Expr, bits, operand, rebuild, topological
-from accord.expr.math import expand
 from accord.expr.simplify import simplify
 from accord.ir.dims import DimLike
 from accord.record import record
 
-__all__ = ["LoopCode", "Pass", "Stream", "copies_of", "cost_of", "hoisted", "lanes_of", "operands_of", "row_bytes"]
+__all__ = ["LoopCode", "Pass", "Stream", "copies_of", "hoisted", "lanes_of", "operands_of", "row_bytes"]
 
 #: Operations from which on a value is kept in memory rather than computed again in the next pass.
 _KEEP_COST = 8.0
 #: A load of elements that do not follow each other, and slow instructions, in operations.
 _GATHER_COST = 16.0
-_SLOW = {"div": 6.0, "sqrt": 6.0, "idiv": 20.0, "irem": 20.0, "operand": 0.0, "const": 0.0}
 #: Bytes of one kept element, whatever its type, so that rows stay aligned.
 _KEPT_BYTES = 8
 
@@ -275,12 +274,6 @@ def _own_cost(node: Expr) -> float:
     """Operations of ``node`` itself, in primitives."""
     arguments = tuple(operand(i, a.dtype) for i, a in enumerate(node.args))
     return cost_of(rebuild(node, arguments))
-
-
-@functools.lru_cache(maxsize=512)
-def cost_of(expr: Expr) -> float:
-    """Operations of ``expr`` in primitives."""
-    return sum(_SLOW.get(n.op, 1.0) for n in topological((expand(expr),)))
 
 
 def operands_of(expr: Expr) -> list[int]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.loop_memory import Function
-from accord.backends.cpu.loop_values import Reduction, form_of
 from accord.backends.cpu.printer import Printer
+from accord.backends.loops.values import Reduction, form_of
 from accord.expr.lang import Expr, operand
 from accord.expr.primitives import eq, select
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from accord.backends.cpu.llvm import Builder, vector
-from accord.backends.cpu.loop_code import LoopCode, Pass, Stream, copies_of, cost_of, hoisted, lanes_of, operands_of
+from accord.backends.cpu.loop_code import LoopCode, Pass, Stream, copies_of, hoisted, lanes_of, operands_of
 from accord.backends.cpu.loop_memory import Function, Place, Slot, load_slot, store_slot
 from accord.backends.cpu.loop_state import State
-from accord.backends.cpu.loop_values import Result
 from accord.backends.cpu.transposing import call_tile, tile_function, unweave, weave
+from accord.backends.loops.values import Result
+from accord.expr.cost import cost_of
 from accord.expr.lang import Expr, bits
 
 __all__ = ["LoopWriter"]

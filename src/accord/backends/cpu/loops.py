@@ -1,18 +1,4 @@
-"""Loop programs: any connected group of elementwise, broadcast and reducing operators as one kernel.
-
-A program has *axes*; some are *reduced*, the others are *kept*. Every operand is walked over all axes by its strides,
-so a broadcast operand has stride 0 and a transposed one has the strides of its memory. What is computed are
-expressions (:mod:`accord.expr.lang`) of numbered *values*:
-
-* an operand's element. An operand without memory is its own position, ``offset + sum(index[a] * strides[a])``: so an
-  expression can ask for an index;
-* the result of a *reduction* of other expressions over all reduced axes; or, of a running one, what it has come to at
-  an element.
-
-An expression is of *row space* if it is the same all along the reduced axes (a mean), else of *full space*. Outputs
-are expressions of either. A normalisation reads::
-
-    x = value 0; mean = add(x) / n; variance = add((x - mean)**2) / n; output = (x - mean) / sqrt(variance + eps)
+"""Loop programs on the CPU.
 
 The code makes one *pass* over the reduced axes for each level of reductions that wait for others, and computes full
 space again in each pass, or, where that is expensive (an exponential), keeps it in a row buffer of the thread. So a
@@ -38,18 +24,18 @@ from collections.abc import Sequence
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.launches import launch_loops
-from accord.backends.cpu.loop_code import LoopCode, Stream, copies_of, cost_of, lanes_of, row_bytes
-from accord.backends.cpu.loop_values import Reduction, Result
-from accord.backends.cpu.nest import magnitude, merge_axes
+from accord.backends.cpu.loop_code import LoopCode, Stream, copies_of, lanes_of, row_bytes
+from accord.backends.loops.nest import magnitude, merge_axes
+from accord.backends.loops.program import LoopProgram, Lowered, Operand
 from accord.backends.protocol import Phase
 from accord.errors import CompileError
-from accord.expr.lang import Expr, bits
+from accord.expr.cost import cost_of
+from accord.expr.lang import bits
 from accord.ir import dims as D
-from accord.ir.dims import DimLike, Shape
+from accord.ir.dims import DimLike
 from accord.ir.strides import Access
-from accord.record import record
 
-__all__ = ["LoopProgram", "Operand", "Output", "Reduction", "Result", "loop_phase"]
+__all__ = ["loop_phase", "lower_loops"]
 
 
 #: Cycles: of an element that is loaded or stored alone; of one that is transposed; of one in a chain of operations; of
@@ -62,58 +48,6 @@ _MOST_WOVEN = 8
 
 #: Elements up to which the pieces of a row are written out without a loop.
 _SHORT_LINE = 64
-
-
-@record
-class Operand:
-    """A value that is read.
-
-    Attributes:
-        dtype: Element type in memory; "i64" of a position.
-        access: Over all axes of the program.
-        memory: False: the value is its position.
-    """
-
-    dtype: str
-    access: Access
-    memory: bool = True
-
-
-@record
-class Output:
-    """What is stored: an expression and where its elements lie. Its strides are 0 along reduced axes, or on none."""
-
-    expr: Expr
-    access: Access
-
-
-@record
-class LoopProgram:
-    """See the module's text.
-
-    Attributes:
-        extents: Of all axes.
-        reduced: Numbers of the reduced axes.
-        values: What the expressions' operands stand for.
-        reductions: In an order in which each only needs those before it.
-        outputs: What is stored.
-    """
-
-    extents: Shape
-    reduced: frozenset[int]
-    values: tuple[Operand | Result, ...]
-    reductions: tuple[Reduction, ...]
-    outputs: tuple[Output, ...]
-
-    @property
-    def operands(self) -> tuple[Operand, ...]:
-        """The values that are read, in order."""
-        return tuple(v for v in self.values if isinstance(v, Operand))
-
-    @property
-    def accesses(self) -> tuple[Access, ...]:
-        """Of all operands, then of all outputs."""
-        return (*(o.access for o in self.operands), *(o.access for o in self.outputs))
 
 
 def loop_phase(
@@ -131,8 +65,10 @@ def loop_phase(
         The phase, and the bytes of workspace that each thread needs.
 
     Raises:
-        CompileError: an output has no place for each of its elements.
+        CompileError: an output has no place for each of its elements, or places are computed.
     """
+    if any(o.lookups for o in program.operands) or any(o.lookups for o in program.outputs):
+        raise CompileError("the CPU's loops compute no places")
     nest = _Nest(program)
     code = nest.code()
     dims: list[DimLike] = list(nest.extents)
@@ -148,6 +84,13 @@ def loop_phase(
     tiles = code.staged and not code.reduced
     form = (code.kept, code.reduced, code.across, tiles, code.woven, lanes_of(code) * copies_of(code), weight)
     return Phase(code, operands, tuple(dims), functools.partial(launch_loops, form)), row
+
+
+def lower_loops(program: LoopProgram, sources: Sequence[int], targets: Sequence[int], scratch: int) -> Lowered:
+    """As :func:`loop_phase`, for :func:`~accord.backends.loops.program.lowered`."""
+    phase, workspace = loop_phase(program, sources, targets, scratch)
+    assert isinstance(phase.code, LoopCode)
+    return Lowered(phase, workspace, phase.code.may_overwrite)
 
 
 class _Nest:

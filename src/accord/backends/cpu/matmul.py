@@ -16,7 +16,7 @@ from accord.backends.cpu.contraction import (
     matrix_left,
     pack,
 )
-from accord.backends.cpu.nest import merge_axes
+from accord.backends.loops.nest import merge_axes
 from accord.backends.protocol import Array, Phase
 from accord.expr.lang import Expr
 from accord.ir.dims import DimLike, Shape

@@ -10,7 +10,6 @@ import functools
 import hashlib
 from collections.abc import Sequence
 
-from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import (
     Cut,
     Image,
@@ -40,6 +39,7 @@ from accord.backends.cpu.windows import (
     taps_before,
     window_dims,
 )
+from accord.backends.epilogue import Epilogue
 from accord.backends.protocol import Phase
 from accord.expr.lang import FLOATS, Expr, bits, call, const, operand
 from accord.expr.math import expand

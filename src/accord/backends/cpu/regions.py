@@ -6,7 +6,6 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 
-from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import (
     Cut,
     Image,
@@ -24,6 +23,7 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.epilogue import Epilogue
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import Expr, bits, call, cast, const, operand
 from accord.expr.math import expand

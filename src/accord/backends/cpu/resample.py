@@ -12,13 +12,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accord.backends.cpu.epilogue import Epilogue
 from accord.backends.cpu.images import Cut, Image, Lanes, Params, Pattern, channel_blocks, cut_of, dims_of, pattern_of
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.launches import launch_resampling
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.epilogue import Epilogue
 from accord.backends.protocol import Phase
 from accord.expr.lang import Expr, bits, const
 from accord.ir.dims import DimLike, Shape

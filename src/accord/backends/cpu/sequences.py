@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 
 from accord.backends.cpu.llvm import Builder
-from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.loops.nest import merge_axes
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir.dims import DimLike, Shape

@@ -1,1 +1,1 @@
-"""From a node to a generated kernel, one file a family. Each registers its operators in ``table.SELECTORS``."""
+"""From a node to a generated kernel, one file a family. Each registers its operators in ``table.TABLE``."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from accord.backends.cpu.attention_launch import Features, Heads, attention_phase, attention_workspace
-from accord.backends.cpu.families.table import arranges, generates, known, output_operands, selects
+from accord.backends.cpu.families.table import arranges, generates, selects
 from accord.backends.cpu.linear_attention import (
     LinearAttentionCode,
     linear_attention_phase,
     linear_attention_workspace,
 )
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.loops.table import known, output_operands
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.contract.choose import Choice, call_attributes

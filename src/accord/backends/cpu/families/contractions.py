@@ -12,16 +12,17 @@ import numpy as np
 from accord.backends.cpu.contraction import RightMatrix, Walk, accumulator, packed_size, substitute, with_sum
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.conv_transpose import CombWeights, combs, pack_combs, transposed_phases
-from accord.backends.cpu.epilogue import Epilogue, Extra
 from accord.backends.cpu.families.coded import coded_weight
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement, depthwise_kernel, is_depthwise
 from accord.backends.cpu.halves import halves
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
-from accord.backends.cpu.root import RootView, epilogue_of
 from accord.backends.cpu.winograd import reason_against, reason_not_to, transformed_weights, winograd_phase
+from accord.backends.epilogue import Epilogue, Extra
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
+from accord.backends.root import RootView, epilogue_of
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir import dims as D

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.host import CpuHostKernel, start
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.selection import CountCode, FlatPositionsCode, UnravelCode, positions_of
 from accord.backends.cpu.suppression import SuppressionCode, suppress
 from accord.backends.cpu.unique import UniqueCode, unique_rows
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Kernel
 from accord.backends.view import NodeView
 from accord.ir.reason import Reason

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from accord.backends.cpu.declared import DeclaredHostKernel, library_kernel, memory_of
-from accord.backends.cpu.families.elementwise import elementwise
-from accord.backends.cpu.families.group import DECLARED, MEMBERS
-from accord.backends.cpu.families.groups import arrange_alone, select_alone
-from accord.backends.cpu.families.table import ARRANGERS, GENERATORS, SELECTORS
+from accord.backends.cpu.families.table import GENERATORS, TABLE
+from accord.backends.loops.group import DECLARED, MEMBERS
+from accord.backends.loops.groups import arrange_alone, select_alone
+from accord.backends.loops.members.elementwise import elementwise
 from accord.backends.protocol import Arrangement, Kernel
 from accord.backends.view import NodeView
 from accord.contract.choose import Choice, kernel_for
@@ -50,7 +50,7 @@ def _generated(view: NodeView, choice: Choice) -> Kernel | Reason:
     generator = GENERATORS.get(type(choice.kernel.code))
     if generator is not None:
         return generator(view, choice)
-    selector = SELECTORS.get((view.node.domain, view.node.op_type))
+    selector = TABLE.selector(view.node.domain, view.node.op_type)
     return Reason(f"no kernel is generated for {view.node.op_type}") if selector is None else selector(view)
 
 
@@ -62,7 +62,7 @@ def arrange_declared(view: NodeView) -> Arrangement | None:
     if choice.kernel.kind == "expression":
         return arrange_alone(view)
     if choice.kernel.kind == "generated":
-        arranger = ARRANGERS.get((view.node.domain, view.node.op_type))
+        arranger = TABLE.arranger(view.node.domain, view.node.op_type)
         strided = "strided" in memory_of(choice).layouts
         return Arrangement(strided=strided) if arranger is None else arranger(view)
     memory = memory_of(choice)

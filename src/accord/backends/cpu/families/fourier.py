@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from accord.backends.cpu.butterflies import factors
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.fourier import (
     FourierPlaces,
     Setting,
@@ -18,13 +18,14 @@ from accord.backends.cpu.fourier import (
     inner_length,
     needed_radices,
 )
-from accord.backends.cpu.nest import merge_axes
 from accord.backends.cpu.packing import joined
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.specialised import SpecialisedKernel
 from accord.backends.cpu.streams import Kind
 from accord.backends.cpu.tabulated import tabulated_phase
 from accord.backends.cpu.waves import cos_turns, sin_turns
+from accord.backends.loops.nest import merge_axes
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, bits, call, cast, const, operand

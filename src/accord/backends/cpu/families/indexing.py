@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from accord.backends.cpu.families.movements import known_bits
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.indexing import Coordinate, copy_phase, indexed_phase, positions_phase
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.loops.members.movements import known_bits
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, bits, call, cast, operand

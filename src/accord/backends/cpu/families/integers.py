@@ -16,19 +16,20 @@ import numpy as np
 from accord.backends.cpu.contraction import RightMatrix, substitute
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.depthwise import depthwise_phase
-from accord.backends.cpu.epilogue import Epilogue, Extra
 from accord.backends.cpu.families.contractions import after, convolution_of, matrices, walk_of
-from accord.backends.cpu.families.table import known, selects
+from accord.backends.cpu.families.table import selects
 from accord.backends.cpu.families.windows import is_depthwise, packed_taps, window_axes
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.lane_packing import Bytes, lane_packing_phase
 from accord.backends.cpu.lanes import INTEGERS, lanes, pack_lanes, packed_length
 from accord.backends.cpu.matmul import matmul_phase
 from accord.backends.cpu.pointwise import pointwise_phase
-from accord.backends.cpu.root import epilogue_of
 from accord.backends.cpu.tile import vectors_for
 from accord.backends.cpu.transpose import moved_by
+from accord.backends.epilogue import Epilogue, Extra
+from accord.backends.loops.table import known
 from accord.backends.protocol import Array, Constant, Kernel, NativeKernel, Phase
+from accord.backends.root import epilogue_of
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, cast, const, operand
 from accord.expr.onnx_ops import dtype_name

@@ -6,7 +6,8 @@ import functools
 
 from accord.backends.cpu.blocksparse import BlockSparseCode, block_launch, block_tile
 from accord.backends.cpu.ctc import CtcCode, ctc_launch, ctc_workspace
-from accord.backends.cpu.families.table import known, selects
+from accord.backends.cpu.families.table import selects
+from accord.backends.loops.table import known
 from accord.backends.protocol import Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.cpu.families import elementwise  # noqa: F401  its Dropout comes first
-from accord.backends.cpu.families.groups import select_alone
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.host import CpuHostKernel
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.randoms import RandomCode, draw
+from accord.backends.loops.groups import select_alone
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Kernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from accord.backends.cpu.families.movements import known_bits
-from accord.backends.cpu.families.table import arranges, known, output_operands, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.gates import CELLS, Activation, Cell, CellKind, read_activations
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.packing import Packing, joined
@@ -15,6 +14,8 @@ from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.projection import Panel, heights_of, projection_phase
 from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements, team_elements
 from accord.backends.cpu.sequences import reverse_phase
+from accord.backends.loops.members.movements import known_bits
+from accord.backends.loops.table import known, output_operands
 from accord.backends.protocol import Arrangement, Constant, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, bits, const

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement
 from accord.backends.cpu.regions import Regions, region_phase
-from accord.backends.cpu.root import epilogue_of
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
+from accord.backends.root import epilogue_of
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS
 from accord.ir import dims as D

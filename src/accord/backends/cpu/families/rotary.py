@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.indexing import Coordinate, indexed_phase
 from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, bits, cast, operand

@@ -9,15 +9,16 @@ from fractions import Fraction
 import numpy as np
 
 from accord.backends.cpu.affine import affine_phase
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.families.windows import channels_last_arrangement
 from accord.backends.cpu.gridsample import Grid, grid_bytes, grid_phase
 from accord.backends.cpu.images import accumulator, final_expr, following
 from accord.backends.cpu.launches import table_bytes
 from accord.backends.cpu.resample import Space, resample_code, resample_phase
-from accord.backends.cpu.root import RootView, epilogue_of
 from accord.backends.cpu.taptables import MODES, ROUNDINGS, Positions, Taps, table_phase, tap_count
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
+from accord.backends.root import RootView, epilogue_of
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, call, cast, operand
 from accord.expr.primitives import max_, min_

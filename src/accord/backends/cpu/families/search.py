@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from accord.backends.cpu.families.table import arranges, known, output_operands, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.search import top_k_phase, top_k_workspace
+from accord.backends.loops.table import known, output_operands
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.ir.reason import Reason

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accord.backends.cpu.determinant import determinant_phase
-from accord.backends.cpu.families.group import Group
-from accord.backends.cpu.families.groups import member
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.movement import integers_phase
+from accord.backends.loops.group import Group
+from accord.backends.loops.groups import member
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, cast, const

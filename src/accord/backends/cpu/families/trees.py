@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.cpu.families.table import arranges, known, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.host import CpuHostKernel
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.trees import Forest, Question, codes_of, descend, forest_of
+from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Array, Kernel
 from accord.backends.view import NodeView
 from accord.ir.facts import to_numpy

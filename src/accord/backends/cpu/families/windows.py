@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from accord.backends.cpu.depthwise import depthwise_phase
-from accord.backends.cpu.families.table import arranges, known, output_operands, selects
+from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.images import accumulator
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.lrn import lrn_phase
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.pools import Pooling, pool_phase
-from accord.backends.cpu.root import RootView, epilogue_of
 from accord.backends.cpu.unpool import fold_phase, unpool_phase
 from accord.backends.cpu.windows import Axis
+from accord.backends.loops.table import known, output_operands
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel
+from accord.backends.root import RootView, epilogue_of
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, bits, call, const, operand
 from accord.expr.primitives import abs_, sqrt

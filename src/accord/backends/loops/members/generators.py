@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from accord.backends.cpu.families.group import Group, wide
-from accord.backends.cpu.families.groups import member
-from accord.backends.cpu.families.table import known
+from accord.backends.loops.group import Group, wide
+from accord.backends.loops.groups import member
+from accord.backends.loops.table import known
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, cast, const
 from accord.expr.primitives import eq, ge, le, lt, select

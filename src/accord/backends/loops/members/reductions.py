@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from accord.backends.cpu.families.group import Group, Term
-from accord.backends.cpu.families.groups import member, select_alone
-from accord.backends.cpu.families.space import Run
-from accord.backends.cpu.families.table import selects
-from accord.backends.cpu.loops import LoopProgram, Operand, Output, Reduction, Result, loop_phase
-from accord.backends.cpu.pointwise import pointwise_phase
+from accord.backends.loops.group import Group, Term
+from accord.backends.loops.groups import member, select_alone
+from accord.backends.loops.program import LoopProgram, Operand, Output, pointwise, program_phase
+from accord.backends.loops.space import Run
+from accord.backends.loops.table import LOOPS
+from accord.backends.loops.values import Reduction, Result
 from accord.backends.protocol import Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast, const, operand
@@ -184,7 +184,7 @@ def dynamic_quantize(group: Group, view: NodeView) -> Reason | None:
     return None
 
 
-@selects("DynamicQuantizeLinear")
+@LOOPS.selects("DynamicQuantizeLinear")
 def dynamic_quantize_alone(view: NodeView) -> Kernel | Reason:
     """Large data in phases whose tasks threads share: the ranges of parts, the range of all, the codes."""
     whole = select_alone(view)
@@ -198,7 +198,7 @@ def dynamic_quantize_alone(view: NodeView) -> Kernel | Reason:
     length = D.product(d for d in shape if not isinstance(d, int)) * (known // _PARTS)
     x, *extremes = (operand(i, "f32") for i in range(3))
     kinds = ("max", "min")
-    ranges, _ = loop_phase(
+    ranges = program_phase(
         LoopProgram(
             (_PARTS, length),
             frozenset({1}),
@@ -208,12 +208,11 @@ def dynamic_quantize_alone(view: NodeView) -> Kernel | Reason:
         ),
         (0,),
         (4, 4),
-        4,
     )
     of_part, of_all = ([operand(i + k, "f32") for i in range(2)] for k in (0, 2))
     scale, zero = data_range(of_all[1], of_all[0])
     places = [view.output_access(j) for j in (1, 2)]
-    joined, _ = loop_phase(
+    joined = program_phase(
         LoopProgram(
             (_PARTS,),
             frozenset({0}),
@@ -223,11 +222,10 @@ def dynamic_quantize_alone(view: NodeView) -> Kernel | Reason:
         ),
         (4, 4),
         (2, 3),
-        4,
     )
     still = [(t, Access((0,) * len(shape), p.offset)) for t, p in zip(("f32", "u8"), places, strict=True)]
     code = quantized(x / operand(1, "f32"), operand(2, "u8"), "u8")
-    codes = pointwise_phase(shape, [("f32", access), *still], [("u8", view.output_access(0))], [code], (0, 2, 3, 1))
+    codes = pointwise(shape, [("f32", access), *still], [("u8", view.output_access(0))], [code], (0, 2, 3, 1))
     return NativeKernel(
         "dynamic quantize u8", (ranges, joined, codes), (0,), workspace=8 * _PARTS, flops=3 * D.product(shape)
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from accord.backends.cpu.families.elementwise import elementwise, quantize, spread
-from accord.backends.cpu.families.group import Group, Term
-from accord.backends.cpu.families.groups import member
+from accord.backends.loops.group import Group, Term
+from accord.backends.loops.groups import member
+from accord.backends.loops.members.elementwise import elementwise, quantize, spread
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast
 from accord.expr.lowbit import LowBit, decode, encode, limited, low_bit

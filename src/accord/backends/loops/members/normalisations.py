@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accord.backends.cpu.families.group import Group, Term, wide
-from accord.backends.cpu.families.groups import member
-from accord.backends.cpu.families.reductions import mean_of
-from accord.backends.cpu.families.space import Run, cut, unify
+from accord.backends.loops.group import Group, Term, wide
+from accord.backends.loops.groups import member
+from accord.backends.loops.members.reductions import mean_of
+from accord.backends.loops.space import Run, cut, unify
 from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, call, cast, const
 from accord.expr.primitives import eq, select, sqrt

@@ -17,13 +17,14 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from accord.backends.cpu.families.space import Axis, Run, is_scaled, leaves, strides_of, unify
-from accord.backends.cpu.families.table import known
-from accord.backends.cpu.loop_code import LoopCode, cost_of
-from accord.backends.cpu.loops import LoopProgram, Operand, Output, Reduction, Result, loop_phase
-from accord.backends.cpu.nest import magnitude
+from accord.backends.loops.nest import magnitude
+from accord.backends.loops.program import LoopProgram, Operand, Output, program_phase
+from accord.backends.loops.space import Axis, Run, is_scaled, leaves, strides_of, unify
+from accord.backends.loops.table import known
+from accord.backends.loops.values import Reduction, Result
 from accord.backends.protocol import Array, NativeKernel
 from accord.backends.view import NodeView
+from accord.expr.cost import cost_of
 from accord.expr.declared import expression_of
 from accord.expr.lang import Expr, cast, const, operand, rebuild, topological
 from accord.expr.onnx_ops import dtype_name
@@ -309,15 +310,12 @@ class Group:
         numbers = [reads.index(place[v]) for v in sources]
         first = len(reads)
         targets = range(first, first + len(program.outputs))
-        phase, workspace = loop_phase(program, numbers, targets, first + len(program.outputs))
-        assert isinstance(phase.code, LoopCode)
         return NativeKernel(
             name,
-            (phase,),
+            (program_phase(program, numbers, targets, first + len(program.outputs)),),
             tuple(reads),
             constants={place[v]: array for v, array in self._substitutes.items() if v in sources},
-            in_place=tuple(self._in_place(program, phase.code, place, sources)),
-            workspace=workspace,
+            in_place=tuple(self._in_place(program, place, sources)),
             flops=D.product(program.extents) * max(1, len(self._made)),
         )
 
@@ -386,16 +384,16 @@ class Group:
         }
 
     def _in_place(
-        self, program: LoopProgram, code: LoopCode, place: dict[ir.Value | None, int], sources: Sequence[ir.Value]
+        self, program: LoopProgram, place: dict[ir.Value | None, int], sources: Sequence[ir.Value]
     ) -> list[tuple[int, int]]:
-        """Outputs that may overwrite an input."""
-        memory = [(i, v) for i, v in enumerate(program.values) if isinstance(v, Operand) and v.memory]
+        """Outputs that may overwrite an input, if the device's loops read it in time."""
+        memory = [v for v in program.values if isinstance(v, Operand) and v.memory]
         pairs = []
         for j, out in enumerate(program.outputs):
-            for v, (number, o) in zip(sources, memory, strict=True):
+            for v, o in zip(sources, memory, strict=True):
                 if v in self._substitutes or sum(v is s for s in sources) > 1:
                     continue
-                if o.dtype == out.expr.dtype and o.access == out.access and code.may_overwrite(j, number):
+                if o.dtype == out.expr.dtype and o.access == out.access:
                     pairs.append((j, place[v]))
         return pairs
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from accord.backends.cpu.families.group import MEMBERS, VIEWS, Group, Member, Term
-from accord.backends.cpu.families.space import Run, cut
-from accord.backends.cpu.families.table import known
+from accord.backends.loops.group import MEMBERS, VIEWS, Group, Member, Term
+from accord.backends.loops.space import Run, cut
+from accord.backends.loops.table import known
 from accord.backends.view import NodeView
 from accord.ir.dims import Shape
 from accord.ir.reason import Reason

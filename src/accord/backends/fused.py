@@ -1,18 +1,20 @@
-"""Fused operators: calls of the model-local functions that the passes made."""
+"""Fused operators: calls of the model-local functions that the passes made.
+
+A body is a group of loops, or a *root* (a contraction, a window ...) whose kernel applies what follows as its epilogue.
+Which operators are roots, and their kernels, is the backend's.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 
 import onnx_ir as ir
 
-from accord.backends.cpu.epilogue import Epilogue, Extra
-from accord.backends.cpu.families import declared
-from accord.backends.cpu.families.coded import PREPARES
-from accord.backends.cpu.families.groups import arrange_group, group_kernel
-from accord.backends.cpu.families.table import ARRANGERS, ROOTS, SELECTORS
-from accord.backends.cpu.root import RootView
+from accord.backends.epilogue import Epilogue, Extra
+from accord.backends.loops.groups import arrange_group, group_kernel
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
+from accord.backends.root import RootView
 from accord.backends.view import NodeView
 from accord.expr.declared import lower_node
 from accord.expr.lang import Expr, const, operand
@@ -21,17 +23,39 @@ from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access
 
-__all__ = ["arrange_fused", "select_fused"]
+__all__ = ["Roots", "arrange_fused", "select_fused"]
+
+
+class Roots(ABC):
+    """What a backend computes other operators together with.
+
+    Attributes:
+        prepares: Operators that may expand a root's weight in front of it.
+    """
+
+    prepares: frozenset[str] = frozenset()
+
+    @abstractmethod
+    def refusal(self, view: NodeView) -> Reason | None:
+        """None if the node's kernel takes an epilogue, or why not."""
+
+    @abstractmethod
+    def select(self, root: NodeView) -> Kernel | Reason:
+        """The kernel of a root, with its epilogue if it has one."""
+
+    @abstractmethod
+    def arrange(self, root: NodeView) -> Arrangement | None:
+        """How a root wants its operands; None: row-major."""
 
 
 class _Body:
     """A call and its function's body, with facts and layouts inside."""
 
-    def __init__(self, view: NodeView, function: ir.Function) -> None:
+    def __init__(self, view: NodeView, function: ir.Function, prepares: frozenset[str]) -> None:
         self.view = view
         self.function = function
         nodes = list(function)
-        first = next((i for i, n in enumerate(nodes) if n.domain or n.op_type not in PREPARES), 0)
+        first = next((i for i, n in enumerate(nodes) if n.domain or n.op_type not in prepares), 0)
         #: What expands the root's weight; then the root and what follows.
         self.prologue = nodes[:first] if nodes[first].op_type in ("MatMul", "Gemm") else []
         self.nodes = nodes[len(self.prologue) :]
@@ -56,25 +80,17 @@ class _Body:
         return self.number[formal]
 
 
-def _is_root(view: NodeView) -> bool:
-    """Whether a body's first node is computed by a kernel that takes the others as its epilogue."""
-    key = (view.node.domain, view.node.op_type)
-    return key in ROOTS or (view.node.domain != "" and declared.takes_epilogue(view) is None)
-
-
-def arrange_fused(view: NodeView) -> Arrangement:
+def arrange_fused(view: NodeView, roots: Roots) -> Arrangement:
     """As the root wants it; an operand of the epilogue that has the output's shape should lie as the output does."""
     function = view.function()
     if function is None:
         return Arrangement()
-    body = _Body(view, function)
+    body = _Body(view, function, roots.prepares)
     root = body.root()
-    key = (root.node.domain, root.node.op_type)
-    if not _is_root(root):
+    if roots.refusal(root) is not None:
         results = zip(function.outputs, view.node.outputs, strict=True)
         return arrange_group(body.views(), [None if o.is_graph_output() else formal for formal, o in results])
-    arranger = ARRANGERS.get(key)
-    wanted = declared.arrange_declared(root) if arranger is None else arranger(root)
+    wanted = roots.arrange(root)
     if wanted is None:
         return Arrangement()
     inputs = {body.outer(i): order for i, order in enumerate(wanted.inputs) if root.has(i) and order is not None}
@@ -91,13 +107,13 @@ def _group(body: _Body) -> Kernel | Reason:
     return group_kernel(body.views(), body.function.inputs, body.function.outputs, places.__getitem__)
 
 
-def select_fused(view: NodeView) -> Kernel | Reason:
+def select_fused(view: NodeView, roots: Roots) -> Kernel | Reason:
     """The root's kernel with the rest of the body as its epilogue."""
     function = view.function()
     if function is None:
         return Reason("the function is not in the model")
-    body = _Body(view, function)
-    if not _is_root(body.root()):
+    body = _Body(view, function, roots.prepares)
+    if roots.refusal(body.root()) is not None:
         return _group(body)
     root = RootView(body.nodes[0], body.analyzer, body.layouts)
     root.stored = view.output_access()
@@ -107,8 +123,7 @@ def select_fused(view: NodeView) -> Kernel | Reason:
     if isinstance(found, Reason):
         return found
     root.epilogue, extras = found
-    selector = SELECTORS.get((root.node.domain, root.node.op_type), declared.select_declared)
-    kernel = selector(root) or Reason(f"{root.node.op_type} is not declared")
+    kernel = roots.select(root)
     if not isinstance(kernel, NativeKernel):
         return kernel
     return _renumbered(kernel, body, extras)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from accord.backends.cpu.families.group import MEMBERS, VIEWS, Group, Member
-from accord.backends.cpu.families.table import ARRANGERS, SELECTORS
+from accord.backends.loops.group import MEMBERS, VIEWS, Group, Member
+from accord.backends.loops.table import LOOPS
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.view import NodeView
 from accord.expr.onnx_ops import dtype_name
@@ -26,8 +26,8 @@ def member(*names: str, domain: str = "") -> Callable[[Member], Member]:
     def register(function: Member) -> Member:
         for name in names:
             MEMBERS[domain, name] = function
-            SELECTORS[domain, name] = select_alone
-            ARRANGERS[domain, name] = arrange_alone
+            LOOPS.selectors[domain, name] = select_alone
+            LOOPS.arrangers[domain, name] = arrange_alone
         return function
 
     return register

@@ -1,13 +1,13 @@
 """The root of a fused operator as a backend sees it.
 
-Stored plans need :mod:`~accord.backends.cpu.epilogue`; what needs graphs is here.
+Stored plans need :mod:`~accord.backends.epilogue`; what needs graphs is here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accord.backends.cpu.epilogue import Epilogue
+from accord.backends.epilogue import Epilogue
 from accord.backends.view import NodeView
 from accord.errors import CompileError
 from accord.expr.lang import operand

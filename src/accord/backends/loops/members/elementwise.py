@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from accord.backends.cpu.families.group import Group, Term, wide
-from accord.backends.cpu.families.groups import member
-from accord.backends.cpu.families.space import cut, unify
-from accord.backends.cpu.families.table import known
+from accord.backends.loops.group import Group, Term, wide
+from accord.backends.loops.groups import member
+from accord.backends.loops.space import cut, unify
+from accord.backends.loops.table import known
 from accord.backends.view import NodeView
 from accord.expr.declared import lower_node
 from accord.expr.lang import Expr, cast, const

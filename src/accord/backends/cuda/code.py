@@ -1,0 +1,301 @@
+"""Kernels as Triton text: from a text and what is known of a launch to machine code, kept on disk.
+
+Machine code that is found there needs neither Triton nor a compiler.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from accord.backends.protocol import Launch
+from accord.errors import BackendError, CompileError
+from accord.ir import dims as D
+from accord.ir.dims import DimLike
+from accord.record import record
+from accord.storage import Storage, cache_folder
+
+__all__ = ["Binary", "CudaLaunch", "KernelText", "Variant", "binary_of", "function_of", "hints_of"]
+
+_KIND: Final = "cuda"
+#: Element types of expressions as Triton names those behind a pointer.
+POINTERS: Final = {
+    "f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "f64": "*fp64", "bool": "*i8",
+    **{f"i{n}": f"*i{n}" for n in (8, 16, 32, 64)}, **{f"u{n}": f"*u{n}" for n in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+class KernelText(ABC):
+    """One kernel as Triton text. Records of this kind are equal if their texts are.
+
+    The kernel's parameters are pointers, then integers, then compile-time constants.
+    """
+
+    @property
+    @abstractmethod
+    def symbol(self) -> str:
+        """The kernel's name, by content."""
+
+    @property
+    @abstractmethod
+    def pointers(self) -> tuple[str, ...]:
+        """The element type of each pointer, as expressions name it: of the operands, then of the refusal."""
+
+    @property
+    def refuses(self) -> bool:
+        """Whether its last pointer is to a word that it writes if it meets data that it must refuse."""
+        return False
+
+    @abstractmethod
+    def text(self) -> str:
+        """The module with the kernel."""
+
+
+@record
+class CudaLaunch(Launch):
+    """How a kernel is started for given sizes; ``params`` are its integers, ``tasks`` the programs of the grid.
+
+    Attributes:
+        grid: Programs, three axes.
+        constants: Compile-time parameters by name.
+        hints: Of each integer: "16" if 16 divides it whatever the sizes are, "1" if it is 1, "" otherwise.
+        wide: Integers have 64 bits.
+        warps: Of a program.
+        stages: Of software pipelines.
+    """
+
+    grid: tuple[int, int, int] = (1, 1, 1)
+    constants: tuple[tuple[str, int | bool], ...] = ()
+    hints: tuple[str, ...] = ()
+    wide: bool = False
+    warps: int = 4
+    stages: int = 2
+
+
+@record
+class Variant:
+    """What machine code depends on beside the architecture.
+
+    Attributes:
+        kernel: The text.
+        constants: Compile-time parameters by name.
+        hints: See :class:`CudaLaunch`.
+        wide: Integers have 64 bits.
+        aligned: All pointers are multiples of 16.
+        warps: Of a program.
+        stages: Of software pipelines.
+    """
+
+    kernel: KernelText
+    constants: tuple[tuple[str, int | bool], ...]
+    hints: tuple[str, ...]
+    wide: bool
+    aligned: bool
+    warps: int
+    stages: int
+
+    @staticmethod
+    def of(kernel: KernelText, launch: CudaLaunch, *, aligned: bool) -> Variant:
+        """The variant that a launch needs."""
+        return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages)
+
+
+@record
+class Binary:
+    """Machine code.
+
+    Attributes:
+        cubin: An ELF file for one architecture.
+        name: Of the kernel in it.
+        threads: Of a program.
+        shared: Bytes of shared memory of a program.
+        scratch: Pointers that Triton adds behind the kernel's parameters.
+        registers: Of a thread.
+        spills: Bytes of local memory of a thread.
+    """
+
+    cubin: bytes
+    name: str
+    threads: int
+    shared: int
+    scratch: int
+    registers: int
+    spills: int
+
+
+_LOCK = threading.Lock()
+_FOUND: dict[tuple[Variant, int], Binary] = {}
+_WAITING: dict[tuple[Variant, int], threading.Event] = {}
+
+
+def binary_of(variant: Variant, target: int) -> Binary:
+    """Machine code of a variant for an architecture, from the cache or the compiler; threads compile side by side.
+
+    Args:
+        variant: What to compile.
+        target: 90 for sm_90.
+
+    Raises:
+        BackendError: Triton is needed and not installed.
+        CompileError: the kernel does not compile.
+    """
+    key = (variant, target)
+    while True:
+        with _LOCK:
+            found = _FOUND.get(key)
+            if found is not None:
+                return found
+            other = _WAITING.get(key)
+            if other is None:
+                own = _WAITING[key] = threading.Event()
+                break
+        other.wait()
+    try:
+        made = _stored(variant, target) or _compiled(variant, target)
+        with _LOCK:
+            _FOUND[key] = made
+        return made
+    finally:
+        with _LOCK:
+            del _WAITING[key]
+        own.set()
+
+
+def _key(variant: Variant, target: int) -> str:
+    v = variant
+    content = (v.kernel.text(), v.constants, v.hints, v.wide, v.aligned, v.warps, v.stages, target, _version())
+    return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+@functools.cache
+def _version() -> str:
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _stored(variant: Variant, target: int) -> Binary | None:
+    payload = Storage(_KIND).read(_key(variant, target))
+    if payload is None:
+        return None
+    length = int.from_bytes(payload[:4], "little")
+    facts = json.loads(bytes(payload[4 : 4 + length]))
+    return Binary(bytes(payload[4 + length :]), *facts)
+
+
+def _compiled(variant: Variant, target: int) -> Binary:
+    from accord.kernels.cubin import read_resources
+    from accord.kernels.triton import compile_function, pointers_added
+
+    kernel = variant.kernel
+    function = function_of(kernel)
+    constants = dict(variant.constants)
+    signature: dict[str, str] = {}
+    values: dict[tuple[int, ...], Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    pointers, integers = iter(kernel.pointers), iter(variant.hints)
+    for i, name in enumerate(function.arg_names):
+        if name in constants:
+            signature[name], values[(i,)] = "constexpr", constants[name]
+            continue
+        pointer = next(pointers, None)
+        if pointer is not None:
+            signature[name] = POINTERS[pointer]
+            if variant.aligned:
+                attributes[(i,)] = [["tt.divisibility", 16]]
+            continue
+        hint = next(integers)
+        if hint == "1":
+            signature[name], values[(i,)] = "constexpr", 1
+            continue
+        signature[name] = "i64" if variant.wide else "i32"
+        if hint == "16":
+            attributes[(i,)] = [["tt.divisibility", 16]]
+    options = {"num_warps": variant.warps, "num_stages": variant.stages}
+    compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
+    passed = sum(t != "constexpr" for t in signature.values())
+    cubin = compiled.asm["cubin"]
+    name = compiled.metadata.name
+    resources = read_resources(cubin)[name]
+    made = Binary(
+        cubin,
+        name,
+        compiled.metadata.num_warps * 32,
+        compiled.metadata.shared,
+        pointers_added(compiled, passed),
+        resources.registers,
+        resources.stack,
+    )
+    facts = json.dumps([made.name, made.threads, made.shared, made.scratch, made.registers, made.spills]).encode()
+    Storage(_KIND).write(_key(variant, target), [len(facts).to_bytes(4, "little") + facts, cubin])
+    return made
+
+
+_FUNCTIONS: dict[str, Any] = {}
+_IMPORTS = threading.Lock()
+
+
+def function_of(kernel: KernelText) -> Any:
+    """What Triton makes of a text, which has to be a file for that.
+
+    Raises:
+        BackendError: Triton is not installed.
+    """
+    symbol = kernel.symbol
+    with _IMPORTS:
+        if symbol not in _FUNCTIONS:
+            if importlib.util.find_spec("triton") is None:
+                raise BackendError(
+                    "kernels for device 'cuda' are compiled by Triton, which is not installed",
+                    remedy="pip install 'accord[cuda]'",
+                )
+            path = _file(symbol, kernel.text())
+            spec = importlib.util.spec_from_file_location(f"accord_generated_{symbol}", path)
+            if spec is None or spec.loader is None:
+                raise CompileError(f"{path} cannot be imported")
+            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            _FUNCTIONS[symbol] = getattr(module, symbol)
+        return _FUNCTIONS[symbol]
+
+
+def _file(symbol: str, text: str) -> Path:
+    """A file with this text, beside the cache or in a folder that goes with the process."""
+    base = cache_folder()
+    folder = _own_folder() if base is None else base / f"{_KIND}-text"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{symbol}.py"
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        handle, name = tempfile.mkstemp(dir=folder)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    return path
+
+
+@functools.cache
+def _own_folder() -> Path:
+    import atexit
+    import shutil
+
+    folder = Path(tempfile.mkdtemp(prefix="accord-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def hints_of(sizes: Sequence[DimLike]) -> tuple[str, ...]:
+    """What is known of symbolic sizes for all values of their symbols; see :class:`CudaLaunch`."""
+    return tuple("1" if d == 1 else "16" if D.modulo(d, 16) == 0 else "" for d in sizes)

@@ -1,0 +1,344 @@
+"""The Triton text of loop programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from accord.backends.cuda.printer import TYPES, TritonPrinter
+from accord.backends.loops.values import Form, Result, form_of
+from accord.expr.lang import Expr
+
+if TYPE_CHECKING:
+    from accord.backends.cuda.loops import LoopKernel, Stream
+
+__all__ = ["LoopWriter"]
+
+
+class LoopWriter:
+    """Writes the module of a kernel."""
+
+    def __init__(self, kernel: LoopKernel) -> None:
+        self.k = kernel
+        self.lines: list[str] = []
+        self.helpers: list[str] = []
+        self.depth = 1
+        self.forms: list[Form] = [form_of(r) for r in kernel.reductions]
+        self.results: dict[int, list[str]] = {}  # of reductions, by part
+        self.count = 0
+
+    def emit(self, text: str) -> None:
+        """One more line, at the depth where it stands."""
+        self.lines.append("    " * self.depth + text)
+
+    def module(self) -> str:
+        """The text of the module."""
+        k = self.k
+        names = [f"p{i}" for i, s in enumerate(k.streams) if s.memory]
+        names += ["refusal"] if k.refuses else []
+        names += [f"e{a}" for a in range(k.kept + k.reduced)]
+        for i, s in enumerate(k.streams):
+            names += [f"o{i}", *(f"s{i}_{a}" for a, kind in enumerate(s.kinds) if kind == "s")]
+            names += [f"{what}{i}_{j}" for j in range(len(s.places)) for what in ("g", "n")]
+        self._kept()
+        if k.reduced:
+            self._rows()
+        else:
+            self._flat()
+        constants = "BM: tl.constexpr, BR: tl.constexpr, WHOLE: tl.constexpr, WIDE: tl.constexpr"
+        body = "\n".join(self.lines)
+        head = "import triton\nimport triton.language as tl\n\n\n"
+        return f"{head}{''.join(self.helpers)}@triton.jit\ndef {k.symbol}({', '.join(names)}, {constants}):\n{body}\n"
+
+    # positions
+
+    def _kept(self) -> None:
+        """Coordinates along the kept axes, and where each stream begins in a row."""
+        k = self.k
+        self.emit("m = tl.program_id(0).to(tl.int64 if WIDE else tl.int32) * BM + tl.arange(0, BM)")
+        total = " * ".join(f"e{a}" for a in range(k.kept))
+        self.emit(f"some = m < {total}")
+        self._coordinates("m", 0, k.kept)
+        for i, s in enumerate(k.streams):
+            terms = [f"o{i}", *self._terms(i, s, 0, k.kept)]
+            self.emit(f"b{i} = {' + '.join(terms)} + m * 0")
+        if k.reduced:
+            self.emit("length = " + " * ".join(f"e{a}" for a in range(k.kept, k.kept + k.reduced)))
+
+    def _coordinates(self, flat: str, first: int, last: int) -> None:
+        rest = flat
+        for a in range(last - 1, first, -1):
+            self.emit(f"c{a} = {rest} % e{a}")
+            self.emit(f"r{a} = {rest} // e{a}")
+            rest = f"r{a}"
+        self.emit(f"c{first} = {rest}")
+
+    @staticmethod
+    def _terms(i: int, s: Stream, first: int, last: int) -> list[str]:
+        forms = {"1": "c{a}", "s": "c{a} * s{i}_{a}"}
+        return [forms[s.kinds[a]].format(a=a, i=i) for a in range(first, last) if s.kinds[a] != "0"]
+
+    # without a second side
+
+    def _flat(self) -> None:
+        printer = self._printer()
+        names = self._values(lambda i, s: (f"b{i}", "some"))
+        for j, expr in enumerate(self.k.results):
+            value = printer.value(expr, names)
+            stream = len(self.k.streams) - len(self.k.outputs) + j
+            self._store(stream, value, names, f"b{stream}", "some")
+
+    # rows
+
+    def _rows(self) -> None:
+        k = self.k
+        if not k.reductions:
+            self.emit("r = tl.program_id(1).to(tl.int64 if WIDE else tl.int32) * BR + tl.arange(0, BR)")
+            self._piece()
+            self._full_outputs(self._tile_values())
+            return
+        self.emit("if WHOLE:")
+        with self._indented():
+            self.emit("r = tl.arange(0, BR).to(tl.int64 if WIDE else tl.int32)")
+            self._piece()
+            self._passes(held=True)
+        self.emit("else:")
+        with self._indented():
+            self._passes(held=False)
+
+    @contextmanager
+    def _indented(self) -> Iterator[None]:
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+    def _piece(self) -> None:
+        """Positions of a tile whose second side is ``r``."""
+        k = self.k
+        self._coordinates("r", k.kept, k.kept + k.reduced)
+        self.emit("inside = some[:, None] & (r < length)[None, :]")
+        for i, s in enumerate(k.streams):
+            terms = self._terms(i, s, k.kept, k.kept + k.reduced)
+            if terms:
+                self.emit(f"t{i} = b{i}[:, None] + ({' + '.join(terms)})[None, :]")
+
+    def _passes(self, *, held: bool) -> None:
+        """Levels of reductions, then what is left to store."""
+        k = self.k
+        self.results = {}
+        names = self._tile_values() if held else []
+        levels = [k.reduction_level(i) for i in range(len(k.reductions))]
+        for level in range(max(levels) + 1):
+            chosen = [i for i, at in enumerate(levels) if at == level]
+            if held:
+                for i in chosen:
+                    self._reduce(i, self._added(i, names, self._start(i), masked=True))
+                continue
+            states = {i: self._named(self._start(i)) for i in chosen}
+            with self._walk():
+                names = self._tile_values()
+                for i in chosen:
+                    for state, value in zip(states[i], self._added(i, names, states[i], masked=True), strict=True):
+                        self.emit(f"{state} = {value}")
+            for i in chosen:
+                self._reduce(i, states[i])
+        self._row_outputs()
+        if not any(map(k.stores_full, range(len(k.outputs)))):
+            return
+        if held:
+            self._full_outputs(names)
+            return
+        with self._walk():
+            self._full_outputs(self._tile_values())
+
+    @contextmanager
+    def _walk(self) -> Iterator[None]:
+        self.emit("for start in range(0, length, BR):")
+        with self._indented():
+            self.emit("r = start + tl.arange(0, BR).to(tl.int64 if WIDE else tl.int32)")
+            self._piece()
+            yield
+
+    def _start(self, index: int) -> list[str]:
+        return [f"tl.full([BM, BR], {_number(e)}, {TYPES[e.dtype]})" for e in self.forms[index].start]
+
+    def _named(self, values: Sequence[str]) -> list[str]:
+        names = []
+        for v in values:
+            self.count += 1
+            names.append(f"q{self.count}")
+            self.emit(f"{names[-1]} = {v}")
+        return names
+
+    def _added(self, index: int, names: Sequence[str], state: Sequence[str], *, masked: bool) -> list[str]:
+        """The state after a tile."""
+        reduction, form = self.k.reductions[index], self.forms[index]
+        names = self._with_results(names)
+        before = self._named(state)
+        printer = self._printer()
+        arguments = [printer.value(a, names) for a in reduction.args]
+        wide = [
+            n if self.k.is_full(a) else self._named([f"tl.broadcast_to({n}, [BM, BR])"])[0]
+            for n, a in zip(arguments, reduction.args, strict=True)
+        ]
+        after = self._printer()
+        found = [after.value(e, [*before, *wide]) for e in form.add]
+        del masked
+        return self._named([f"tl.where(inside, {v}, {b})" for v, b in zip(found, before, strict=True)])
+
+    def _reduce(self, index: int, state: Sequence[str]) -> None:
+        """Join the tile's states along a row."""
+        form = self.forms[index]
+        name = f"merge{index}"
+        if not any(h.startswith(f"@triton.jit\ndef {name}(") for h in self.helpers):
+            self.helpers.append(_helper(name, form))
+        parts = [f"j{index}_{p}" for p in range(len(state))]
+        given = state[0] if len(state) == 1 else f"({', '.join(state)})"
+        self.emit(f"{', '.join(parts)} = tl.reduce({given}, 1, {name})")
+        columns = self._named([f"{p}[:, None]" for p in parts])
+        printer = self._printer()
+        self.results[index] = [printer.value(e, columns) for e in form.final]
+
+    # operands and outputs
+
+    def _tile_values(self) -> list[str]:
+        def place(i: int, s: Stream) -> tuple[str, str]:
+            if any(c != "0" for c in s.kinds[self.k.kept :]):
+                return f"t{i}", "inside"
+            return f"b{i}[:, None]", "inside" if self.k.is_stream_full(s) else "some[:, None]"
+
+        return self._values(place)
+
+    def _values(self, place: Callable[[int, Stream], tuple[str, str]]) -> list[str]:
+        """Names of all values; those of reductions that are not computed yet are empty."""
+        names: list[str] = []
+        number = 0
+        for v in self.k.values:
+            if isinstance(v, Result):
+                names.append(self.results.get(v.reduction, [""] * (v.part + 1))[v.part])
+                continue
+            names.append(self._loaded(number, v, *place(number, v), names))
+            number += 1
+        return names
+
+    def _loaded(self, number: int, stream: Stream, at: str, mask: str, names: Sequence[str]) -> str:
+        """A value of an operand, which may look its place up by values before it."""
+        if not stream.memory:
+            return self._named([f"({at}).to(tl.int64)"])[0]
+        at, mask, whole = self._looked_up(number, stream, at, mask, names)
+        other = "" if whole else f", other={_other(stream)}"
+        loaded = f"tl.load(p{number} + {at}, mask={mask}{other})"
+        return self._named([f"({loaded}) != 0" if stream.dtype == "bool" else loaded])[0]
+
+    def _looked_up(
+        self, number: int, stream: Stream, at: str, mask: str, names: Sequence[str]
+    ) -> tuple[str, str, bool]:
+        """Place and mask with the computed parts; and whether nothing is skipped."""
+        for j, p in enumerate(stream.places):
+            (index,) = self._named([self._printer().value(p.index, names)])
+            size = f"n{number}_{j}"
+            if not p.skip:
+                (index,) = self._named([f"tl.where({index} < 0, {index} + {size}, {index})"])
+            (good,) = self._named([f"({index} >= 0) & ({index} < {size})"])
+            if not p.skip:
+                (bad,) = self._named([f"({mask}) & ({good} == 0)"])
+                self.emit(f"tl.store(refusal + {bad}.to(tl.int32) * 0, 1, mask={bad})")
+            (mask,) = self._named([f"({mask}) & {good}"])
+            (step,) = self._named([f"tl.where({good}, {index}, 0).to(tl.int64 if WIDE else tl.int32)"])
+            at = f"{at} + {step} * g{number}_{j}"
+        return at, mask, not stream.places
+
+    def _with_results(self, names: Sequence[str]) -> list[str]:
+        """``names`` with the reductions that were computed since."""
+        return [
+            self.results[v.reduction][v.part] if isinstance(v, Result) and v.reduction in self.results else n
+            for v, n in zip(self.k.values, names, strict=True)
+        ]
+
+    def _row_outputs(self) -> None:
+        first = len(self.k.streams) - len(self.k.outputs)
+        for j, expr in enumerate(self.k.results):
+            if not self.k.stores_full(j):
+                printer = self._printer()
+                names = self._row_values()
+                value = printer.value(expr, names)
+                self._store(first + j, value, names, f"b{first + j}[:, None]", "some[:, None]")
+
+    def _row_values(self) -> list[str]:
+        """Values that are the same all along a row; others are empty."""
+        names: list[str] = []
+        number = 0
+        for index, v in enumerate(self.k.values):
+            if isinstance(v, Result):
+                names.append(self.results[v.reduction][v.part])
+                continue
+            full = self.k._full(index)
+            names.append("" if full else self._loaded(number, v, f"b{number}[:, None]", "some[:, None]", names))
+            number += 1
+        return names
+
+    def _full_outputs(self, names: Sequence[str]) -> None:
+        first = len(self.k.streams) - len(self.k.outputs)
+        names = self._with_results(names)
+        for j, expr in enumerate(self.k.results):
+            if not self.k.stores_full(j):
+                continue
+            value = self._printer().value(expr, names)
+            stream = first + j
+            if not self.k.is_full(expr):
+                value = f"tl.broadcast_to({value}, [BM, BR])"
+            own = any(c != "0" for c in self.k.outputs[j].kinds[self.k.kept :])
+            self._store(stream, value, names, f"t{stream}" if own else f"b{stream}[:, None]", "inside")
+
+    def _store(self, stream: int, value: str, names: Sequence[str], at: str, mask: str) -> None:
+        out = self.k.streams[stream]
+        at, mask, _ = self._looked_up(stream, out, at, mask, names)
+        function = f"tl.atomic_{out.combine}" if out.combine else "tl.store"
+        order = ', sem="relaxed"' if out.combine else ""
+        self.emit(f"{function}(p{stream} + {at}, {_stored(value, out.dtype)}, mask={mask}{order})")
+
+    def _printer(self) -> TritonPrinter:
+        self.count += 1
+        return TritonPrinter(_Lines(self), f"x{self.count}_")
+
+
+class _Lines(list[str]):
+    """Lines of an expression, at the writer's depth."""
+
+    def __init__(self, writer: LoopWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def append(self, text: str) -> None:
+        self._writer.emit(text)
+
+
+def _number(e: Expr) -> str:
+    value = e.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(int(value) if isinstance(value, bool) else value)
+
+
+def _other(stream: Stream) -> str:
+    value = stream.other
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _stored(value: str, dtype: str) -> str:
+    return f"({value}).to(tl.int8)" if dtype == "bool" else value
+
+
+def _helper(name: str, form: Form) -> str:
+    """A function that joins two states."""
+    parts = len(form.start)
+    arguments = [f"{side}{p}" for side in "ab" for p in range(parts)]
+    lines: list[str] = []
+    printer = TritonPrinter(lines)
+    results = [printer.value(e, arguments) for e in form.merge]
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"@triton.jit\ndef {name}({', '.join(arguments)}):\n{body}    return {', '.join(results)}\n\n\n"

@@ -1,0 +1,225 @@
+"""Consecutive phases on a GPU: started one by one the first time, then captured as a graph and replayed.
+
+Addresses of operands are read from the caller's tables. Copies between the memories are started where they stand; what
+is between two of them is one graph for each set of addresses. A run ends when what it copied to the host is there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of
+from accord.backends.cuda.driver import Device, argument_array
+from accord.backends.protocol import Array, Launch, Phase, Program
+from accord.errors import CompileError
+from accord.record import record
+
+__all__ = ["CudaProgram", "TransferCode"]
+
+#: Graphs that one part of a program keeps, by addresses of its operands.
+_GRAPHS: Final = 4
+#: Pointers that Triton adds to a kernel; they are null.
+_SCRATCH: Final = 2
+#: Bytes from one refusal to the next.
+_REFUSAL: Final = 16
+#: Runs with the same addresses before they become a graph.
+_REPEATS: Final = 2
+
+
+@record
+class TransferCode:
+    """Copies its first parameter's number of bytes from its first operand to its second.
+
+    Attributes:
+        inwards: From the host to the device.
+    """
+
+    inwards: bool
+
+
+class _Kernel:
+    """A launch whose arguments have fixed places in memory, into which addresses are written."""
+
+    def __init__(self, gpu: Device, code: KernelText, launch: CudaLaunch, table: Array, refusal: int) -> None:
+        self._gpu = gpu
+        self._code = code
+        self._launch = launch
+        self._table = table
+        self._pointers = len(table)
+        given = [n for n, hint in zip(launch.params, launch.hints, strict=True) if hint != "1"]
+        self._functions: dict[bool, Any] = {}
+        rest = [*([refusal] if code.refuses else []), *given]
+        self._values, addresses = argument_array(self._pointers + len(rest) + _SCRATCH)
+        for k, n in enumerate(rest):
+            self._values[self._pointers + k] = int(n)  # type: ignore[call-overload]
+        self._addresses = addresses
+        self._parameters = ctypes.addressof(addresses)
+        self._cells = np.ctypeslib.as_array(self._values)[: self._pointers]
+
+    def start(self, stream: Any) -> None:
+        """Start it on the operands that the table has now."""
+        self._cells[:] = self._table
+        aligned = not int(np.bitwise_or.reduce(self._table, initial=0)) & 15
+        function = self._functions.get(aligned)
+        if function is None:
+            binary = binary_of(Variant.of(self._code, self._launch, aligned=aligned), self._gpu.architecture)
+            function = self._functions[aligned] = self._loaded(binary)
+        self._gpu.launch(function, self._launch.grid, self._parameters, stream)
+
+    def _loaded(self, binary: Binary) -> Any:
+        if binary.scratch > _SCRATCH:
+            raise CompileError(f"kernel '{binary.name}' asks for scratch memory of Triton's own")
+        return self._gpu.function(binary.cubin, binary.name, binary.threads, binary.shared)
+
+
+class Words:
+    """Words of the host's memory that kernels write.
+
+    Attributes:
+        address: Of the first.
+        values: All of them.
+    """
+
+    def __init__(self, gpu: Device, count: int) -> None:
+        self._gpu = gpu
+        self.address = gpu.pinned(count * _REFUSAL) if count else 0
+        memory = (
+            (ctypes.c_int32 * (count * _REFUSAL // 4)).from_address(self.address) if count else (ctypes.c_int32 * 0)()
+        )
+        self.values = np.ctypeslib.as_array(memory)[:: _REFUSAL // 4]
+        self.values[:] = 0
+
+    def __del__(self) -> None:
+        if self.address:
+            self._gpu.free_pinned(self.address)
+
+
+class _Copy:
+    """A copy between the memories."""
+
+    def __init__(self, gpu: Device, code: TransferCode, launch: Launch, table: Array) -> None:
+        self._copy = gpu.to_device if code.inwards else gpu.to_host
+        self.inwards = code.inwards
+        self._nbytes = int(launch.params[0])  # type: ignore[call-overload]
+        self._table = table
+
+    def start(self, stream: Any) -> None:
+        """Start it."""
+        source, target = self._table.tolist()
+        self._copy(target, source, self._nbytes, stream)
+
+
+class _Part:
+    """Kernels without a copy among them."""
+
+    def __init__(self, gpu: Device, kernels: Sequence[_Kernel], tables: Sequence[Array]) -> None:
+        self._gpu = gpu
+        self._kernels = kernels
+        self._tables = tables
+        self._seen: bytes | None = None
+        self._times = 0
+        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+
+    def start(self, stream: Any) -> None:
+        """Start all, as a graph if they were started with these addresses before."""
+        key = b"".join([t.tobytes() for t in self._tables])
+        graph = self._graphs.get(key)
+        if graph is None:
+            self._times = self._times + 1 if key == self._seen else 1
+            self._seen = key
+            if self._times <= _REPEATS or len(self._kernels) < 2:
+                self._start_each(stream)
+                return
+            graph = self._captured(key, stream)
+        self._gpu.replay(graph, stream)
+
+    def _start_each(self, stream: Any) -> None:
+        for kernel in self._kernels:
+            kernel.start(stream)
+
+    def _captured(self, key: bytes, stream: Any) -> Any:
+        with self._gpu.capturing(stream) as made:
+            self._start_each(stream)
+        self._graphs[key] = made[0]
+        if len(self._graphs) > _GRAPHS:
+            self._gpu.forget(self._graphs.popitem(last=False)[1])
+        return made[0]
+
+    def __del__(self) -> None:
+        for graph in self._graphs.values():
+            self._gpu.forget(graph)
+
+
+class CudaProgram(Program):
+    """See the module's text."""
+
+    def __init__(self, gpu: Device, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> None:
+        self._gpu = gpu
+        gpu.enter()
+        self._stream = gpu.stream()
+        self._singles: list[_Kernel | _Copy] = []
+        self._parts: list[_Part | _Copy] = []
+        waiting: list[tuple[_Kernel, Array]] = []
+        self._checked = [k for k, (p, _) in enumerate(launches) if isinstance(p.code, KernelText) and p.code.refuses]
+        self._refusals = Words(gpu, len(launches) if self._checked else 0)
+        for number, ((phase, launch), table) in enumerate(zip(launches, operands, strict=True)):
+            if isinstance(phase.code, TransferCode):
+                self._close(waiting)
+                copy = _Copy(gpu, phase.code, launch, table)
+                self._singles.append(copy)
+                self._parts.append(copy)
+                continue
+            assert isinstance(phase.code, KernelText)
+            assert isinstance(launch, CudaLaunch)
+            kernel = _Kernel(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
+            self._singles.append(kernel)
+            waiting.append((kernel, table))
+        self._close(waiting)
+
+    def _close(self, waiting: list[tuple[_Kernel, Array]]) -> None:
+        if waiting:
+            self._parts.append(_Part(self._gpu, [k for k, _ in waiting], [t for _, t in waiting]))
+            waiting.clear()
+
+    def run(self) -> int:
+        """Start all phases; the number of the first that refused its data, else -1.
+
+        What is copied to the host is there when it returns.
+        """
+        self._gpu.enter()
+        for part in self._parts:
+            part.start(self._stream)
+        self._gpu.wait(self._stream)
+        return self._refused() if self._checked else -1
+
+    def _refused(self) -> int:
+        words = self._refusals.values
+        for k in self._checked:
+            if words[k]:
+                words[:] = 0
+                self.refusal = 1
+                return k
+        return -1
+
+    def run_timed(self, seconds: Array) -> int:
+        """As :meth:`run`, one by one, with an event between any two.
+
+        Args:
+            seconds: Receives one float64 for each phase.
+        """
+        gpu = self._gpu
+        gpu.enter()
+        events = [gpu.event() for _ in range(len(self._singles) + 1)]
+        gpu.record(events[0], self._stream)
+        for single, event in zip(self._singles, events[1:], strict=True):
+            single.start(self._stream)
+            gpu.record(event, self._stream)
+        gpu.wait(self._stream)
+        seconds[:] = [gpu.seconds(a, b) for a, b in itertools.pairwise(events)]
+        return self._refused() if self._checked else -1

@@ -1,0 +1,1 @@
+"""How operators become loops, one file a family; importing a file registers its operators."""
