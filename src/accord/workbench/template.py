@@ -68,9 +68,9 @@ def kernel(x, w, *, slope):  # noqa: ANN001, ANN201
 
 
 # A C function: write {stem}.c with the prototype that `accord op header {domain}::{name} --load {file}` prints,
-# build it with  cc -O2 -fPIC -shared -o {stem}.so {stem}.c -lm
-if (Path(__file__).parent / "{stem}.so").exists():
-    {function}.library("{stem}.so", "{stem}_{{T}}", types={{"T": ["float32"]}})
+# build it with  cc -O2 -fPIC -shared -o lib{stem}.so {stem}.c -lm
+if (Path(__file__).parent / "lib{stem}.so").exists():
+    {function}.library("lib{stem}.so", "{stem}_{{T}}", types={{"T": ["float32"]}})
 '''
 
 
