@@ -21,6 +21,7 @@ __all__ = ["command"]
 _EXAMPLES = (
     "accord op compile accord::LayerNorm",
     "accord op compile accord::ChannelShuffle --arch sm_90 --arch sm_86 --kernel cuda",
+    "accord op compile shop::Norm --load norm.py",
     "accord op compile accord::Attention --size S=4096 --json",
 )
 
