@@ -73,7 +73,7 @@ def _ordered(rows: Mapping[str, Any]) -> list[Any]:
 
 def measure(name: str, case: Case, threads: int, seconds: float) -> dict[str, Any]:
     """Median times of all ways in milliseconds, and how far their results are from the library's."""
-    from accord.cli.peers import take_turns
+    from accord.workbench.peers import take_turns
 
     with tempfile.TemporaryDirectory() as folder:
         ways = _ways(case, threads, Path(folder))
@@ -103,9 +103,8 @@ def measure(name: str, case: Case, threads: int, seconds: float) -> dict[str, An
 
 def _ways(case: Case, threads: int, folder: Path) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
     """Everything that computes the case, by name."""
-    from accord.cli.peers import peer
-
     import accord
+    from accord.workbench.peers import peer
 
     ways: dict[str, Callable[[Mapping[str, Any]], Any]] = {"accord": accord.load(case.model, threads=threads)}
     for way, options in case.options.items():

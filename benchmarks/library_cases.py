@@ -304,7 +304,7 @@ def _deform(quantised: bool) -> Case:
     feed = {"x": x, "o": codes if quantised else offset}
     if quantised:
         own = _of(feed, [node("QuantizedDeformConv2d", ["x", "w", "o", "s"], ["y"], domain="accord", padding=1)],
-                  {"w": weight, "s": np.array(scale)})  # fmt: skip
+                  {"w": weight, "s": np.array([scale])})  # fmt: skip
     else:
         own = _of(feed, [node("DeformConv2d", ["x", "w", "o"], ["y"], domain="accord", padding=1)], {"w": weight})
     base = np.stack(np.meshgrid(np.arange(w), np.arange(h)), -1).astype(F)[None]

@@ -5,7 +5,7 @@ names of tables as arguments only those are printed.
 
 Method: Remez exchange on ``w(x) * (f(x) - P(x))`` in 60-digit arithmetic (E. W. Cheney, "Introduction to Approximation
 Theory", chapter 3). The coefficients are then rounded to their type one after the other; those that remain make up for
-the rounding. For a ratio P / Q, first Q is found and rounded, then P.
+the rounding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Function = Callable[[mp.mpf], mp.mpf]
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """One approximation ``f(x) ~ sum(c[k] * x**(step * k))``, or its quotient by a polynomial with constant term 1.
+    """One approximation ``f(x) ~ sum(c[k] * x**(step * k))``.
 
     Attributes:
         function: What is approximated.
@@ -33,7 +33,6 @@ class Fit:
         weight: Of the error, not negative: makes it relative to what the polynomial is used for.
         step: 2 for a polynomial in the square of x.
         bits: Precision of the coefficients: 24 or 53.
-        below: Degree of the denominator.
     """
 
     function: Function
@@ -43,7 +42,6 @@ class Fit:
     weight: Function
     step: int = 1
     bits: int = 24
-    below: int = 0
 
     @property
     def powers(self) -> range:
@@ -159,53 +157,6 @@ class Polynomial:
         return max(map(abs, self.errors()))
 
 
-def denominator(fit: Fit) -> dict[int, mp.mpf]:
-    """The denominator of the best ratio.
-
-    On fixed points ``w (f Q - P) = +-e Q`` is an eigenvalue problem for e once P is eliminated; the right solution is
-    the one whose Q has no zero in the interval.
-    """
-    powers = range(fit.below + 1)
-    n = fit.terms + len(powers)
-    points = chebyshev(fit, n)
-    grid = [mp.mpf(fit.low), *chebyshev(fit, 24 * n + 101), mp.mpf(fit.high)]
-    q: dict[int, mp.mpf] = {}
-    for _ in range(25):
-        known = [(x, fit.function(x), fit.weight(x)) for x in points]
-        left = mp.matrix([[w * x**k for k in fit.powers] for x, _, w in known])
-        null = mp.qr(left, mode="full")[0][:, fit.terms : n].T
-        m1 = null * mp.matrix([[w * f * x**k for k in powers] for x, f, w in known])
-        m2 = null * mp.matrix([[(-1) ** i * x**k for k in powers] for i, (x, _, _) in enumerate(known)])
-        levels, vectors = mp.eig(m2**-1 * m1)
-        chosen = None
-        for j, level in enumerate(levels):
-            if abs(mp.im(level)) > abs(level) * mp.mpf(10) ** -20 or not mp.re(vectors[0, j]):
-                continue
-            trial = {k: mp.re(vectors[k, j] / vectors[0, j]) for k in powers}
-            if all(evaluate(trial, x) > 0 for x in grid) and (chosen is None or abs(level) < abs(chosen)):
-                chosen, q = mp.re(level), trial
-        if chosen is None:
-            raise ArithmeticError("no denominator without a zero in the interval")
-        best = Polynomial(over(fit, q))
-        level = best.solve(points[: fit.terms + 1])  # the others agree: their level is that eigenvalue
-        errors = best.errors()
-        moved = extrema(best.grid, errors, best.error, n)
-        if moved is None or max(map(abs, errors)) <= abs(level) * mp.mpf("1.0001"):
-            break
-        points = moved
-    return q
-
-
-def over(fit: Fit, q: dict[int, mp.mpf]) -> Fit:
-    """The fit of P to ``f Q`` for a given Q."""
-    return dataclasses.replace(
-        fit,
-        function=lambda x: fit.function(x) * evaluate(q, x),
-        weight=lambda x: fit.weight(x) / evaluate(q, x),
-        below=0,
-    )
-
-
 def _over(f: Function, limit: mp.mpf | float) -> Function:
     """``f`` with its limit at 0, where it is a quotient 0/0."""
     return lambda x: f(x) if x else mp.mpf(limit)
@@ -238,12 +189,13 @@ LOG2E_F32 = mp.mpf(rounded(1 / mp.log(2), 24))
 ROOT2 = mp.sqrt(2)
 ERF_SPLIT, ERF_END = 1.0, 3.92
 ERF_MIDDLE = rounded(mp.mpf(ERF_SPLIT + ERF_END) / 2, 24)
-GELU_END = 14.6
+GELU_K, GELU_END = 2.0, 14.6
 ERFC_K, ERFC_END = 3.75, 27.3
 
 
-def _gelu(x: mp.mpf) -> mp.mpf:
-    return mp.exp(x * x / 2) * mp.erfc(x / ROOT2) / 2
+def _gelu(y: mp.mpf) -> mp.mpf:
+    a = GELU_K * y / (1 - y)
+    return ((a + GELU_K) * mp.exp(a * a / 2) * mp.erfc(a / ROOT2) / 2 - 1) / y
 
 
 def _erfc(t: mp.mpf) -> mp.mpf:
@@ -365,29 +317,30 @@ TABLES: dict[str, tuple[str, dict[str, Fit]]] = {
         _both(_erfc, -1, (ERFC_END - ERFC_K) / (ERFC_END + ERFC_K), lambda t: 1 / _erfc(t), (0, 24)),
     ),
     "GELU": (
-        f"erfc(x / sqrt(2)) / 2 = exp(-x**2 / 2) p(x) / q(x), 0 <= x <= {GELU_END}, for f32",
-        {"f64": Fit(_gelu, 0, GELU_END, 5, lambda x: 1 / _gelu(x), 1, 53, 5)},
+        f"x erfc(x / sqrt(2)) / 2 = exp(-x**2 / 2) (y + y**2 q(y)) with y = x / (x + {GELU_K}), 0 <= x <= {GELU_END}",
+        _both(
+            _over(_gelu, 0.5 - mp.sqrt(2 / mp.pi) * GELU_K / 2),
+            0,
+            GELU_END / (GELU_END + GELU_K),
+            _over(lambda y: y / (1 + y * _gelu(y)), 0),
+            (11, 0),
+        ),
     ),
 }
 
 
 def table(name: str) -> str:
-    """The Python text of one table; a ratio has a second one for its denominator."""
+    """The Python text of one table."""
     meaning, fits = TABLES[name]
     head = [f"#: {meaning}"]
-    above: list[str] = []
-    below: list[str] = []
+    entries: list[str] = []
     for dtype, fit in fits.items():
-        q = {k: mp.mpf(rounded(c, fit.bits)) for k, c in denominator(fit).items()} if fit.below else {0: mp.mpf(1)}
-        best = Polynomial(over(fit, q))
+        best = Polynomial(fit)
         best.run()
         worst = best.round_all()
         head.append(f"#: {dtype}: error 2**{float(mp.log(worst, 2)):.1f}")
-        above += _entry(dtype, [rounded(best.p[k], fit.bits) for k in fit.powers])
-        if fit.below:
-            below += _entry(dtype, [rounded(c, fit.bits) for c in q.values()])
-    text = "\n".join([*head, f"{name}: Final = {{", *above, "}"])
-    return text + "\n".join([f"\n{name}_BELOW: Final = {{", *below, "}"] if below else [])
+        entries += _entry(dtype, [rounded(best.p[k], fit.bits) for k in fit.powers])
+    return "\n".join([*head, f"{name}: Final = {{", *entries, "}"])
 
 
 def _entry(dtype: str, values: Sequence[float]) -> list[str]:

@@ -6,6 +6,7 @@ The process has to be started with ``TRITON_INTERPRET=1``. Everything but the dr
 from __future__ import annotations
 
 import ctypes
+import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,10 @@ NAMES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "bool": "int8",
     **{f"{s[0]}{n}": f"{s}{n}" for s in ("int", "uint") for n in (8, 16, 32, 64)},
 }  # fmt: skip
+
+
+#: The interpreter changes Triton's language for the time of a kernel.
+_INTERPRETER = threading.Lock()
 
 
 class EmulatedDevice:
@@ -54,7 +59,7 @@ class EmulatedDevice:
     to_host = to_device
 
     def call(self, name: str, target: int, source: int, nbytes: int) -> None:
-        assert name == "cuMemcpyHtoD"
+        assert name in ("cuMemcpyHtoD", "cuMemcpyDtoH")
         ctypes.memmove(target, source, nbytes)
 
     def stream(self) -> Any:
@@ -128,7 +133,8 @@ class EmulatedKernel:
             assert self.launch.wide or abs(number) < 2**31
             arguments[name] = number
         self.gpu.started.append(self.code.symbol)
-        interpret(function, arguments, self.launch.grid, self.code.symbol)
+        with _INTERPRETER:
+            interpret(function, arguments, self.launch.grid, self.code.symbol)
 
 
 def install(patch: Any = setattr) -> EmulatedDevice:

@@ -5,6 +5,7 @@ Its kernels refuse operands in the host's memory, and reading one of its address
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -41,9 +42,14 @@ class FarMemory(Memory):
     def upload(self, array) -> Block:
         self.uploads += 1
         block = self.allocate(array.nbytes)
-        start = block.address - FAR - block._owner.ctypes.data
-        block._owner[start : start + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+        self.write(block.address, array)
         return block
+
+    def read(self, address: int, array) -> None:
+        ctypes.memmove(array.ctypes.data, address - FAR, array.nbytes)
+
+    def write(self, address: int, array) -> None:
+        ctypes.memmove(address - FAR, array.ctypes.data, array.nbytes)
 
 
 class FarCopy(CopyCode):

@@ -218,7 +218,7 @@ def _(draw):
 def _(draw):
     for x, weight, shape, mask, bias, attributes in deformed(draw):
         codes = draw.rng.integers(-128, 128, shape).astype(np.int8)
-        yield [x, weight, codes, np.array(0.03125, F), mask, bias], attributes
+        yield [x, weight, codes, np.array([0.03125], F), mask, bias], attributes
 
 
 @calls_of("resize_bilinear")

@@ -35,10 +35,6 @@ def window(kernel):
     )
 
 
-def places(image, kernel):
-    return lambda d: st.just((d[image] + 2 * d["padding"] - d["dilation"] * (d[kernel] - 1) - 1) // d["stride"] + 1)
-
-
 HEADS = {"B": st.integers(0, 2), "G": FEW, "H": times("G"), "Q": SIZE | st.just(50), "K": SIZE | st.just(300)}
 ATTEND = {**HEADS, "D": SOME, "E": SOME}
 GEOMETRY = {"stride": st.integers(1, 2), "padding": st.integers(0, 2), "dilation": st.integers(1, 2), "groups": FEW}
@@ -49,8 +45,6 @@ DEFORM = {
     "C": times("groups", "offset_groups", factor=st.integers(1, 2)),
     "M": times("groups"),
     **WINDOW,
-    "OH": places("H", "KH"),
-    "OW": places("W", "KW"),
 }
 IMAGE = {"N": st.integers(0, 3), "C": SIZE, "H": SOME, "W": SOME}
 ACTIVATION = st.sampled_from(["none", "relu", "gelu", "gelu_tanh", "silu", "hard_swish", "sigmoid", "tanh"])

@@ -95,9 +95,9 @@ def test_codes_of_offsets_are_as_accurate_as_stated(dtype, most):
     x = rng.standard_normal((1, 6, 12, 11)).astype(F)
     weight = rng.standard_normal((4, 6, 3, 3)).astype(F)
     offset = np.clip(rng.standard_normal((1, 18, 12, 11)) * 1.5, -3.4, 3.4).astype(F)
-    scale = F(3.5 / most)
+    scale = np.array([3.5 / most], F)
     codes = np.rint(offset / scale).astype(np.int8).astype(ml_dtypes.int4 if dtype == "int4" else np.int8)
-    feed, constants = {"x": x, "w": weight, "o": codes}, {"s": np.array(scale)}
+    feed, constants = {"x": x, "w": weight, "o": codes}, {"s": scale}
     (found,) = run("QuantizedDeformConv2d", feed, constants=constants, padding=1)
     # as codes say, to the last rounding
     np.testing.assert_allclose(found, quantized_deform_conv2d(x, weight, codes, scale, padding=1), rtol=1e-4, atol=1e-4)

@@ -225,7 +225,7 @@ def test_strict_mode_refuses_the_reference_backend():
 
 
 def test_an_unknown_device_lists_those_there_are():
-    with pytest.raises(BackendError, match=r"cpu, null"):
+    with pytest.raises(BackendError, match=r"cpu, cuda, null"):
         accord.load(model([node("Relu", ["x"], ["y"])], {"x": (F, [1])}, ["y"]), device="tpu")
 
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from accord.backends.epilogue import Epilogue, Extra
+from accord.backends.loops.group import EXACT, wide
 from accord.backends.loops.groups import arrange_group, group_kernel
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.root import RootView
 from accord.backends.view import NodeView
 from accord.expr.declared import lower_node
-from accord.expr.lang import Expr, const, operand
+from accord.expr.lang import Expr, cast, const, operand
 from accord.expr.onnx_ops import dtype_name
 from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
@@ -130,15 +131,20 @@ def select_fused(view: NodeView, roots: Roots) -> Kernel | Reason:
 
 
 def _epilogue(body: _Body, root: NodeView) -> tuple[Epilogue, list[int]] | Reason:
-    """The expression of all nodes after the root, and the call's inputs that are its extras."""
+    """The expression of all nodes after the root, and the call's inputs that are its extras.
+
+    As in a group, f16 and bf16 are kept in f32 between the nodes; a Cast, which asks for it, rounds.
+    """
     fact = root.output()
     dtype = None if fact.dtype is None else dtype_name(fact.dtype)
     if dtype is None or fact.shape is None:
         return Reason("the root's result has no expressions")
-    known: dict[ir.Value, Expr] = {root.node.outputs[0]: operand(0, dtype)}
+    #: Expressions and the types of the values that they stand for.
+    known: dict[ir.Value, tuple[Expr, str]] = {root.node.outputs[0]: (operand(0, dtype), dtype)}
     extras: dict[ir.Value, Extra] = {}
     for node in body.nodes[1:]:
         inner = NodeView(node, body.analyzer, body.layouts)
+        exact = not node.domain and node.op_type in EXACT
         arguments: list[Expr | None] = []
         for i, v in enumerate(node.inputs):
             if v is None:
@@ -148,16 +154,17 @@ def _epilogue(body: _Body, root: NodeView) -> tuple[Epilogue, list[int]] | Reaso
                 made = _external(inner, i, v, fact.shape, extras)
                 if isinstance(made, Reason):
                     return made
-                known[v] = made
-            arguments.append(known[v])
+                known[v] = made, made.dtype
+            expr, own = known[v]
+            arguments.append(cast(expr, own if exact else wide(own)))
         out = inner.output().dtype
         target = None if out is None else dtype_name(out)
-        expr = None if target is None else lower_node(inner, arguments, target)
-        if expr is None:
+        result = None if target is None else lower_node(inner, arguments, target if exact else wide(target))
+        if result is None or target is None:
             return Reason(f"{node.op_type} of these dtypes or attributes has no expression")
-        known[node.outputs[0]] = expr
-    final = known[body.function.outputs[0]]
-    return Epilogue(final, tuple(extras.values())), [body.number[v] for v in extras]
+        known[node.outputs[0]] = result, target
+    final, own = known[body.function.outputs[0]]
+    return Epilogue(cast(final, own), tuple(extras.values())), [body.number[v] for v in extras]
 
 
 _QUANTISE = frozenset({"QuantizeLinear", "DequantizeLinear"})

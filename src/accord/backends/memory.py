@@ -6,13 +6,15 @@ between the two.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["HOST", "Block", "Memory"]
+__all__ = ["HOST", "Block", "DeviceArray", "Memory"]
 
 #: The space that Python reads.
 HOST = "host"
@@ -56,3 +58,88 @@ class Memory(ABC):
         Raises:
             MemoryError: there is not enough.
         """
+
+    @abstractmethod
+    def read(self, address: int, array: np.ndarray[Any, Any]) -> None:
+        """Copy from this memory into a row-major array, after everything that was started before."""
+
+    @abstractmethod
+    def write(self, address: int, array: np.ndarray[Any, Any]) -> None:
+        """Copy a row-major array into this memory, after everything that was started before."""
+
+    def settle(self) -> None:
+        """Wait for what others have started in this memory on the streams that they use where none is named."""
+        return
+
+
+class DeviceArray:
+    """A row-major array in a memory that Python cannot read.
+
+    What has ``__cuda_array_interface__`` (PyTorch, CuPy, Numba ...) is one without a copy, and the other way round.
+
+    Attributes:
+        memory: Where it is.
+        address: Of its first element.
+        shape: Sizes.
+        dtype: Element type.
+    """
+
+    def __init__(
+        self, memory: Memory, address: int, shape: Sequence[int], dtype: np.dtype[Any], owner: Any = None
+    ) -> None:
+        self.memory = memory
+        self.address = address
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self._owner = owner
+
+    @classmethod
+    def empty(cls, memory: Memory, shape: Sequence[int], dtype: np.dtype[Any]) -> DeviceArray:
+        """A new one; what is in it is not defined.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        block = memory.allocate(math.prod(shape) * dtype.itemsize)
+        return cls(memory, block.address, shape, dtype, block)
+
+    @property
+    def space(self) -> str:
+        """The name of its memory: "cuda:0"."""
+        return self.memory.space
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def size(self) -> int:
+        """Its elements."""
+        return math.prod(self.shape)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "version": 3}
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy in the host's memory."""
+        import numpy as np
+
+        array = np.empty(self.shape, self.dtype)
+        if array.nbytes:
+            self.memory.read(self.address, array)
+        return array
+
+    def assign(self, array: np.ndarray[Any, Any]) -> None:
+        """Copy a row-major array of the same shape and dtype into it."""
+        if array.nbytes:
+            self.memory.write(self.address, array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        del copy
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.dtype}{list(self.shape)} on {self.space})"

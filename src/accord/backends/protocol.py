@@ -277,6 +277,7 @@ class Backend(ABC):
         memory: Where operands of its native kernels are; None: in the host's memory. Kernels in Python always find
             theirs there.
         hosts: Names of backends of other devices that take what this one has no kernel for, best first.
+        zeros: Returned arrays are zero before a run, since its kernels may compute nothing.
     """
 
     name: str
@@ -285,6 +286,7 @@ class Backend(ABC):
     fallback: bool = False
     memory: Memory | None = None
     hosts: tuple[str, ...] = ()
+    zeros: bool = False
 
     @property
     def space(self) -> str:
@@ -359,10 +361,6 @@ class Backend(ABC):
             threads: Most threads that may work on one phase; each gets a number below it, for its scratch memory.
         """
         raise TypeError(f"backend '{self.name}' has no native kernels")
-
-    def new_output(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """A new array for a returned value; uninitialised by default."""
-        return np.empty(shape, dtype)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:
         """Compile what ``kernels`` need, ahead of the first run; does nothing by default.

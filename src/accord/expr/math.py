@@ -10,13 +10,13 @@ Greatest errors in f32, in units in the last place, over all finite arguments, s
 exp   0.90 sigmoid  1.81 sin   1.71 asin  1.66 log        1.15
 exp2  0.85 silu     1.83 cos   1.71 acos  1.12 log1p      1.14
 expm1 1.44 mish     1.94 tan   0.50 atan  1.37 log2       1.70
-tanh  1.51 gelu_erf 0.80 sinh  1.59 asinh 0.50 softplus   1.74
+tanh  1.51 gelu_erf 3.11 sinh  1.59 asinh 0.50 softplus   1.74
 erf   1.48 erfc     0.50 cosh  1.32 acosh 0.50 gelu_tanh  1.93
 pow   0.88 fmod     0.00 rsqrt 1.50 atanh 0.50 reciprocal 0.50
 ===== ==== ======== ==== ===== ==== ===== ==== ========== ====
 
 exp, sigmoid, tanh, erf, log, sin and cos were compared at every one of the 2**32 arguments, the others at every 13th,
-pow at a million pairs. In f64 the errors found are below 3 units, 4 for gelu_erf.
+gelu_erf at every 211th, pow at a million pairs. In f64 the errors found are below 3 units, 4 for gelu_erf.
 """
 
 from __future__ import annotations

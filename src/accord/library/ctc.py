@@ -6,6 +6,7 @@ greatest of the step before, and what was taken out is summed in float64, so pre
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -130,6 +131,13 @@ def collapsed(b: Any, logits: Any, lengths: Any, *, blank: int) -> tuple[Any, An
     return labels, b("ReduceSum", b("Cast", keep, to=int(ir.DataType.INT64)), b.ints(1), keepdims=0)
 
 
+def _either(a: float, b: float) -> float:
+    """Logarithm of the sum of two probabilities. NumPy takes ten times as long for two numbers."""
+    if a < b:
+        a, b = b, a
+    return a + math.log1p(math.exp(b - a)) if b > -math.inf else a
+
+
 @operator("accord::CTCBeamDecode")
 def ctc_beam_decode(
     logits: Tensor["T", "L", "N", "C"], lengths: Tensor["int64", "N"], *, beams: int = 16, blank: int = 0
@@ -142,26 +150,34 @@ def ctc_beam_decode(
     probabilities = log_softmax(wide(logits))
     found, scores = [], np.zeros(logits.shape[1], np.float32)
     for n in range(logits.shape[1]):
-        prefixes: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -np.inf)}
-        for row in probabilities[: lengths[n], n]:
-            following: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [-np.inf, -np.inf])
+        # a prefix is the number of what is before its last label, and this
+        numbers = {(-1, -1): 0}
+        prefixes = {(-1, -1): (0.0, -math.inf)}
+        for row in probabilities[: lengths[n], n].tolist():
+            following: dict[tuple[int, int], list[float]] = defaultdict(lambda: [-math.inf, -math.inf])
             for prefix, (blanks, labels) in prefixes.items():
-                both = np.logaddexp(blanks, labels)
+                both = _either(blanks, labels)
                 own = following[prefix]
-                own[0] = np.logaddexp(own[0], both + row[blank])
-                for c in range(len(row)):
+                own[0] = _either(own[0], both + row[blank])
+                for c, p in enumerate(row):
                     if c == blank:
                         continue
-                    repeats = bool(prefix) and prefix[-1] == c
+                    repeats = prefix[1] == c
                     if repeats:
-                        own[1] = np.logaddexp(own[1], labels + row[c])
-                    longer = following[*prefix, c]
-                    longer[1] = np.logaddexp(longer[1], (blanks if repeats else both) + row[c])
-            ranked = sorted(following.items(), key=lambda item: -np.logaddexp(*item[1]))
+                        own[1] = _either(own[1], labels + p)
+                    longer = following[numbers[prefix], c]
+                    longer[1] = _either(longer[1], (blanks if repeats else both) + p)
+            ranked = sorted(following.items(), key=lambda item: -_either(*item[1]))
             prefixes = {prefix: (p[0], p[1]) for prefix, p in ranked[:beams]}
-        best = max(prefixes, key=lambda p: np.logaddexp(*prefixes[p]))
-        found.append(list(best))
-        scores[n] = np.logaddexp(*prefixes[best])
+            for prefix in prefixes:
+                numbers.setdefault(prefix, len(numbers))
+        best = max(prefixes, key=lambda p: _either(*prefixes[p]))
+        scores[n] = _either(*prefixes[best])
+        known, path = list(numbers), []
+        while best[0] >= 0:
+            path.append(best[1])
+            best = known[best[0]]
+        found.append(path[::-1])
     return (*_rows(found, len(logits)), scores)
 
 

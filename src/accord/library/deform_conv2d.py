@@ -26,6 +26,9 @@ from accord.ops.microsoft.common import half
 
 __all__ = ["deform_conv2d", "quantized_deform_conv2d"]
 
+#: Sizes of the output.
+_OH, _OW = (f"({n} + 2 * padding - dilation * (K{n} - 1) - 1) // stride + 1" for n in "HW")
+
 
 def _convolved(x: Array, weight: Array, offset: Array, mask: Any, bias: Any, geometry: tuple[int, ...]) -> Array:
     """In float64; ``geometry`` is stride, padding, dilation, groups, groups of offsets."""
@@ -38,13 +41,13 @@ def _convolved(x: Array, weight: Array, offset: Array, mask: Any, bias: Any, geo
     rows, columns = (np.arange(s) * stride - padding for s in (oh, ow))
     taps = np.zeros((n, c, kh * kw, oh, ow))
     share = c // alike
+    down, right = np.divmod(np.arange(kh * kw)[:, None, None], kw)
     for i in range(n):
         for g in range(alike):
             own = slice(g * share, (g + 1) * share)
-            for t in range(kh * kw):
-                y = rows[:, None] + t // kw * dilation + shifts[i, g, t, 0]
-                z = columns[None, :] + t % kw * dilation + shifts[i, g, t, 1]
-                taps[i, own, t] = bilinear(x[i, own], y, z) * factor[i, g, t]
+            y = rows[:, None] + down * dilation + shifts[i, g, :, 0]
+            z = columns + right * dilation + shifts[i, g, :, 1]
+            taps[i, own] = bilinear(x[i, own], y, z) * factor[i, g]
     taps = taps.reshape(n, groups, per, kh * kw, oh, ow)
     w = weight.reshape(groups, m // groups, per, kh * kw)
     result = np.einsum("ngctyx,gmct->ngmyx", taps, w, optimize=True).reshape(n, m, oh, ow)
@@ -59,8 +62,8 @@ def _or_none(x: Any) -> Any:
 def deform_conv2d(
     x: Tensor["T", "N", "C", "H", "W"],
     weight: Tensor["T", "M", "C // groups", "KH", "KW"],
-    offset: Tensor["T", "N", "2 * offset_groups * KH * KW", "OH", "OW"],
-    mask: Tensor["T", "N", "offset_groups * KH * KW", "OH", "OW"] | None = None,
+    offset: Tensor["T", "N", "2 * offset_groups * KH * KW", _OH, _OW],
+    mask: Tensor["T", "N", "offset_groups * KH * KW", _OH, _OW] | None = None,
     bias: Tensor["T", "M"] | None = None,
     *,
     stride: int = 1,
@@ -68,7 +71,7 @@ def deform_conv2d(
     dilation: int = 1,
     groups: int = 1,
     offset_groups: int = 1,
-) -> Tensor["T", "N", "M", "OH", "OW"]:
+) -> Tensor["T", "N", "M", _OH, _OW]:
     """A convolution whose every tap is read at a learned offset (y, x), by bilinear interpolation; zero outside."""
     geometry = (stride, padding, dilation, groups, offset_groups)
     y = _convolved(wide(x), wide(weight), wide(offset), _or_none(mask), _or_none(bias), geometry)
@@ -79,9 +82,9 @@ def deform_conv2d(
 def quantized_deform_conv2d(
     x: Tensor["T", "N", "C", "H", "W"],
     weight: Tensor["T", "M", "C // groups", "KH", "KW"],
-    codes: Tensor["Q", "N", "2 * offset_groups * KH * KW", "OH", "OW"],
-    scale: Tensor["float32"],
-    mask: Tensor["T", "N", "offset_groups * KH * KW", "OH", "OW"] | None = None,
+    codes: Tensor["Q", "N", "2 * offset_groups * KH * KW", _OH, _OW],
+    scale: Tensor["float32", 1],
+    mask: Tensor["T", "N", "offset_groups * KH * KW", _OH, _OW] | None = None,
     bias: Tensor["T", "M"] | None = None,
     *,
     stride: int = 1,
@@ -89,10 +92,10 @@ def quantized_deform_conv2d(
     dilation: int = 1,
     groups: int = 1,
     offset_groups: int = 1,
-) -> Tensor["T", "N", "M", "OH", "OW"]:
-    """DeformConv2d with the offsets ``scale * codes``; ``scale`` is one number."""
+) -> Tensor["T", "N", "M", _OH, _OW]:
+    """DeformConv2d with the offsets ``scale * codes``."""
     geometry = (stride, padding, dilation, groups, offset_groups)
-    offset = np.asarray(codes).astype(np.float64) * float(np.asarray(scale).reshape(()))
+    offset = wide(codes) * wide(scale)
     return narrow(_convolved(wide(x), wide(weight), offset, _or_none(mask), _or_none(bias), geometry), x)
 
 
@@ -101,8 +104,7 @@ for _operator in (deform_conv2d, quantized_deform_conv2d):
     _operator.constraint(
         *("groups >= 1", "offset_groups >= 1", "stride >= 1", "dilation >= 1", "padding >= 0", "KH >= 1", "KW >= 1"),
         *("C % groups == 0", "M % groups == 0", "C % offset_groups == 0"),
-        "OH == (H + 2 * padding - dilation * (KH - 1) - 1) // stride + 1",
-        "OW == (W + 2 * padding - dilation * (KW - 1) - 1) // stride + 1",
+        *("H + 2 * padding > dilation * (KH - 1)", "W + 2 * padding > dilation * (KW - 1)"),
     )
 quantized_deform_conv2d.types(Q=("int8", "int4"))
 

@@ -80,14 +80,14 @@ def bilinear(image: Array, y: Array, x: Array) -> Array:
     Returns:
         [C, *shape of y].
     """
-    _, height, width = image.shape
-    total = np.zeros((len(image), *y.shape))
+    channels, height, width = image.shape
+    pixels = np.concatenate([image.reshape(channels, height * width), np.zeros((channels, 1))], axis=1)
+    total = np.zeros((channels, *y.shape))
     y0, x0 = np.floor(y), np.floor(x)
     for dy in (0, 1):
         for dx in (0, 1):
             row, column = y0 + dy, x0 + dx
-            weight = (1 - np.abs(y - row)) * (1 - np.abs(x - column))
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            r, c = (np.where(inside, v, 0).astype(np.int64) for v in (row, column))
-            total += np.where(inside, weight * image[:, r, c], 0.0)
+            weight = np.where(inside, (1 - np.abs(y - row)) * (1 - np.abs(x - column)), 0.0)
+            total += weight * pixels.take(np.where(inside, row * width + column, height * width).astype(np.int64), 1)
     return total

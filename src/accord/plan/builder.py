@@ -90,6 +90,8 @@ class _Assembly:
         #: Slots of constants, one for each memory in which they are read.
         self.constant_slots: dict[tuple[ir.Value, str], int] = {}
         self.constant_values: set[ir.Value] = set()
+        #: Copies of inputs, which nothing overwrites: a caller may have the input in that memory already.
+        self.lendable: set[int] = set()
 
     # slots and steps
 
@@ -220,6 +222,8 @@ class _Assembly:
                 self._touch(inputs[-1], index)
         bodies = tuple(self._body(n, a, index) for a in n.node.attributes.values() if a.type == ir.AttributeType.GRAPH)
         outputs = [self._output(index, n, j, o, inputs, last_read) for j, o in enumerate(n.node.outputs)]
+        if placement.op == "Copy" and self.slots[inputs[0]].storage is Storage.INPUT:
+            self.lendable.update(outputs)
         workspace = -1
         if isinstance(kernel, NativeKernel) and kernel.workspace != 0 and not n.late:
             workspace = len(self.slots)
@@ -338,6 +342,8 @@ class _Assembly:
                 continue
             candidate = inputs[inp]
             root = self.slots[candidate].root
+            if root in self.lendable:
+                continue
             if self.slots[root].storage is not Storage.ARENA or self.slots[candidate].nbytes != size:
                 continue
             if self.slots[root].nbytes != size or self.slots[candidate].offset != 0:

@@ -7,6 +7,7 @@ evaluates them (:meth:`Plan.sizes`) and changes nothing else.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
@@ -158,6 +159,33 @@ class Plan:
             for i, s in enumerate(self.slots)
             if s.storage is not Storage.LATE and s.dtype is not None and s.shape is not None
         )
+
+    @cached_property
+    def lent(self) -> dict[int, int]:
+        """Inputs and outputs that may be in another memory than the host's: their root to that of their copy there.
+
+        Nothing but the copy between the two reads or writes the one in the host's memory.
+        """
+        uses: Counter[int] = Counter()
+        for step in self.steps:
+            touched = {*step.inputs, *step.outputs, *(c for b in step.bodies for c in b.captured)}
+            uses.update({self.slots[i].root for i in touched if i >= 0})
+        uses.update(self.outputs)
+        found: dict[int, int] = {}
+        for step in self.steps:
+            if step.placement.op != "Copy":
+                continue
+            source, target = step.inputs[0], step.outputs[0]
+            near, far = (source, target) if self.slots[target].space != HOST else (target, source)
+            own, other = self.slots[near], self.slots[self.slots[far].root]
+            returned = own.storage is Storage.OUTPUT
+            if own.root != near or uses[near] != 1 + returned or own.storage not in (Storage.INPUT, Storage.OUTPUT):
+                continue
+            plain = own.strides is None and self.slots[far].strides is None and self.slots[far].offset == 0
+            whole = other.storage is Storage.ARENA and other.nbytes == own.nbytes
+            if plain and whole and self.slots[far].root not in found.values():
+                found[near] = self.slots[far].root
+        return found
 
     @cached_property
     def native_steps(self) -> tuple[int, ...]:

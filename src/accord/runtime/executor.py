@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block
+from accord.backends.memory import HOST, Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
@@ -23,6 +23,7 @@ from accord.plan.types import TensorType
 from accord.runtime import control
 from accord.runtime.frame import Arena, Frame, Segment, disagreement, orders_for
 from accord.runtime.growth import refuse_growth
+from accord.runtime.returned import ReturnedMemory
 from accord.runtime.watch import WATCH, Running
 
 __all__ = ["Executor"]
@@ -55,6 +56,9 @@ class Executor:
         self._uploaded: dict[int, Block] = {}
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
         self._arenas: list[Arena] = []
+        #: Runs that were under way at the same time.
+        self._abreast = 0
+        self._returned = ReturnedMemory()
         self._solved: dict[Any, tuple[tuple[int, ...], dict[str, int]]] = {}
         #: Inputs of one integer that are symbols of the plan.
         names = [plan.slots[i].name for i in plan.inputs]
@@ -83,20 +87,22 @@ class Executor:
         self,
         inputs: Sequence[Any],
         outer: Mapping[str, int] | None = None,
-        into: Mapping[int, np.ndarray[Any, Any]] | None = None,
+        into: Mapping[int, np.ndarray[Any, Any] | DeviceArray | Memory] | None = None,
     ) -> list[Any]:
         """The outputs for ``inputs`` (in the plan's order, checked and contiguous).
 
         Args:
-            inputs: Arrays, lists for sequences, None for an absent optional.
+            inputs: Arrays (:class:`~accord.backends.memory.DeviceArray` too), lists for sequences, None for an absent
+                optional.
             outer: Values of symbols that an outer plan knows.
             into: By number of the output, memory to return it in where the shape is right: row-major, of the output's
-                dtype, apart from all inputs. What was in it is lost.
+                dtype, apart from all inputs. What was in it is lost. Or the memory in which to make it.
 
         Raises:
             InputError: sizes that do not fit each other.
             ExecutionError: a kernel failed.
         """
+        inputs = self._near(inputs)
         key, env = self._sizes(inputs, outer)
         try:
             frame, arena = self._borrow(key)
@@ -109,6 +115,23 @@ class Executor:
         finally:
             frame.release()
             self._give_back(frame, arena)
+
+    def _near(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """``inputs``; those in another memory that the plan does not read there as copies in the host's."""
+        if not any(isinstance(v, DeviceArray) for v in inputs):
+            return inputs
+        slots, lent = self.plan.slots, self.plan.lent
+        found = []
+        for i, v in zip(self.plan.inputs, inputs, strict=True):
+            stays = isinstance(v, DeviceArray) and i in lent and slots[lent[i]].space == v.space and self._free(i)
+            found.append(v.numpy() if isinstance(v, DeviceArray) and not stays else v)
+        for memory in {id(v.memory): v.memory for v in found if isinstance(v, DeviceArray)}.values():
+            memory.settle()
+        return found
+
+    def _free(self, slot: int) -> bool:
+        """Whether nobody needs to know what is in an input."""
+        return content_symbol(self.plan.slots[slot].name) not in self.plan.symbols
 
     def prepare(self) -> None:
         """Have the machine code of all steps and of all body graphs: a run waits for no compiler.
@@ -149,7 +172,7 @@ class Executor:
         """Bytes of the arenas that are kept, those of body graphs too."""
         with self._lock:
             own = sum(a.nbytes for a in self._arenas)
-        return own + sum(c.held() for c in self.children.values())
+        return own + self._returned.held() + sum(c.held() for c in self.children.values())
 
     def trim(self) -> int:
         """Give memory that no run uses back to the system; returns the number of bytes."""
@@ -157,7 +180,8 @@ class Executor:
             freed = sum(a.nbytes for a in self._arenas)
             self._arenas.clear()
             self._frames.clear()
-        return freed + sum(c.trim() for c in self.children.values())
+            self._abreast = 0
+        return freed + self._returned.trim() + sum(c.trim() for c in self.children.values())
 
     def _sizes(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> tuple[tuple[int, ...], dict[str, int]]:
         """Values of the plan's symbols, as the key of a frame and by name; remembered for shapes that were met."""
@@ -249,13 +273,18 @@ class Executor:
             frame = free.pop() if free else None
             if free is not None:
                 self._frames.move_to_end(key)
-            arena = self._arenas.pop() if self._arenas else Arena()
+            if self._arenas:
+                arena = self._arenas.pop()
+            else:
+                arena = Arena()
+                self._abreast += 1
         if frame is None:
             self.prepare()
             constants = {i: b.address for i, b in self._uploaded.items()}
             frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
         if attach:
             frame.attach(arena)
+            self._returned.limit = max(self._returned.limit, frame.returned_bytes * self._abreast)
         return frame, arena
 
     def _give_back(self, frame: Frame, arena: Arena) -> None:
@@ -271,17 +300,13 @@ class Executor:
         arena: Arena,
         inputs: Sequence[Any],
         env: dict[str, int],
-        into: Mapping[int, np.ndarray[Any, Any]],
+        into: Mapping[int, np.ndarray[Any, Any] | DeviceArray | Memory],
     ) -> list[Any]:
         plan = self.plan
         arrays: dict[int, Any] = dict(zip(plan.inputs, inputs, strict=True))
         for position, i, root, dtype in self._owned:
             if root not in arrays:
-                given = into.get(position)
-                if given is not None and given.shape == frame.returned[i]:
-                    arrays[root] = given
-                else:
-                    arrays[root] = self.device.new_output(frame.returned[i], dtype)
+                arrays[root] = self._new_output(into.get(position), root, frame.returned[i], dtype)
         values = frame.values
         for i, value in zip(plan.inputs, inputs, strict=True):
             values[i] = value
@@ -299,6 +324,20 @@ class Executor:
                 if failed >= 0:
                     raise self._refused(steps[failed], program.refusal)
         return [self._result(i, values, arrays) for i in plan.outputs]
+
+    def _new_output(
+        self, given: np.ndarray[Any, Any] | DeviceArray | Memory | None, root: int, shape: tuple[int, ...], dtype: Any
+    ) -> Any:
+        """Where output ``root`` goes: what was given for it, if it can be there."""
+        if isinstance(given, (DeviceArray, Memory)):
+            far = self.plan.lent.get(root)
+            if far is None or self.plan.slots[far].space != given.space:
+                given = None
+            elif isinstance(given, Memory):
+                return DeviceArray.empty(given, shape, dtype)
+        if given is not None and given.shape == shape:
+            return given
+        return np.zeros(shape, dtype) if self.device.zeros else self._returned.array(shape, dtype)
 
     def run_segment(
         self,

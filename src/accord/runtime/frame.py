@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block, Memory
+from accord.backends.memory import HOST, Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, ViewKernel
 from accord.errors import ExecutionError, InputError
 from accord.ir.agreement import Agreement
@@ -98,6 +98,7 @@ class Frame:
     Attributes:
         key: The symbols' values.
         returned: Shape of each output whose size is known before the run.
+        returned_bytes: Of all memory that is returned, as far as it is known before the run.
         arena_bytes: Arena in the host's memory that a run needs.
         space_bytes: Arenas in other memories that it needs, by space.
         segments: In order.
@@ -143,6 +144,7 @@ class Frame:
         self._constants = constants or {}
         self._memories = {b.memory.space: b.memory for b in backends.values() if b.memory is not None}
         self._space_bases: dict[str, int] = {}
+        self.returned_bytes = sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
         self._refuse_too_large(nbytes)
         self._base = 0
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
@@ -201,7 +203,7 @@ class Frame:
     def _refuse_too_large(self, nbytes: Mapping[int, int]) -> None:
         """What no machine of this size can hold; asking for it could end the process instead of raising an error."""
         plan = self.plan
-        needed = self.arena_bytes + sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
+        needed = self.arena_bytes + self.returned_bytes
         needed += max((self._scratch(step) for step in plan.steps if isinstance(step.kernel, HostKernel)), default=0)
         if needed > physical_memory():
             largest = max(nbytes, key=lambda i: nbytes[i])
@@ -243,8 +245,8 @@ class Frame:
         """Slots that a Python step touches, or that are returned."""
         plan = self.plan
         used = set(plan.outputs)
-        for step in plan.steps:
-            if step.late or not isinstance(step.kernel, NativeKernel):
+        for index, step in enumerate(plan.steps):
+            if step.late or not (isinstance(step.kernel, NativeKernel) or self._is_free(index)):
                 used.update(step.inputs)
                 used.update(step.outputs)
                 used.update(c for b in step.bodies for c in b.captured)
@@ -279,11 +281,18 @@ class Frame:
         self._table = np.zeros(len(operands), np.int64)
         arenas: dict[str, list[tuple[int, int]]] = {}
         caller: dict[int, list[tuple[int, int]]] = {}
+        far = set(plan.lent.values())
+        #: Table entries of what a caller may have there already, by root: where, and what to add to the address.
+        self._lent_entries: dict[int, list[tuple[int, int]]] = {}
+        #: Roots whose entries point to a caller's memory.
+        self._lent: set[int] = set()
         for i, slot in enumerate(operands):
             root, start = plan.slots[slot].root, self._sizes.offsets.get(slot, 0)
             storage = plan.slots[root].storage
             if storage is Storage.ARENA:
                 arenas.setdefault(plan.slots[root].space, []).append((i, self._bases[root] + start))
+                if root in far:
+                    self._lent_entries.setdefault(root, []).append((i, start))
             elif storage is Storage.CONSTANT:
                 place = self._constants.get(root)
                 self._table[i] = (self.values[root].ctypes.data if place is None else place) + start
@@ -339,12 +348,35 @@ class Frame:
         """Write the addresses of the caller's inputs and of the new outputs, by root slot."""
         cells = self._cells
         for slot, entries in self._entries.items():
-            address = arrays[slot].__array_interface__["data"][0]
+            array = arrays[slot]
+            if isinstance(array, DeviceArray):
+                address = array.address
+                self._lend(slot, address)
+            else:
+                address = array.__array_interface__["data"][0]
+                if self._lent:
+                    self._take_back(slot)
             for i, start in entries:
                 cells[i] = address + start  # type: ignore[index]
         for i, root in self._caller_views:
             source = arrays.get(root)
             self.values[i] = None if source is None else self._caller_part(i, source)
+
+    def _lend(self, slot: int, address: int) -> None:
+        """Let the copy of ``slot`` in another memory be the caller's own; the copy to itself does nothing."""
+        root = self.plan.lent[slot]
+        for i, start in self._lent_entries[root]:
+            self._cells[i] = address + start  # type: ignore[index]
+        self._lent.add(root)
+
+    def _take_back(self, slot: int) -> None:
+        """Let the copy of ``slot`` be in the arena again."""
+        root = self.plan.lent.get(slot, -1)
+        if root in self._lent:
+            base = self._space_bases[self.plan.slots[root].space] + self._bases[root]
+            for i, start in self._lent_entries[root]:
+                self._cells[i] = base + start  # type: ignore[index]
+            self._lent.discard(root)
 
     def _caller_part(self, i: int, source: Any) -> Any:
         """The array of slot ``i`` in an array of the caller's, or in a returned one."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from accord.backends.memory import DeviceArray
 from accord.errors import InputError
 from accord.plan.plan import Plan
 from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
 
-__all__ = ["Matcher", "as_array", "match_inputs"]
+__all__ = ["Matcher", "as_array", "device_array", "match_inputs"]
 
 
 class Matcher:
@@ -110,8 +111,13 @@ def _convert(name: str, kind: ValueType, value: Any) -> Any:
     return value
 
 
-def _tensor(name: str, kind: TensorType, value: Any) -> np.ndarray[Any, Any]:
+def _tensor(name: str, kind: TensorType, value: Any) -> Any:
     wanted = kind.dtype
+    if hasattr(value, "__cuda_array_interface__"):
+        value = device_array(name, value)
+        if value.dtype == wanted and (kind.shape is None or len(kind.shape) == len(value.shape)):
+            return value
+        value = value.numpy()
     array = as_array(name, value, wanted)
     if kind.is_text:
         return _strings(name, array)
@@ -129,6 +135,42 @@ def _tensor(name: str, kind: TensorType, value: Any) -> np.ndarray[Any, Any]:
     if kind.shape == () and array.size == 1:
         array = array.reshape(())  # a scalar may come as a tensor of one element
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+
+
+def device_array(name: str, value: Any) -> DeviceArray:
+    """What has ``__cuda_array_interface__``, without a copy.
+
+    Raises:
+        InputError: it is not row-major.
+        BackendError: device 'cuda' cannot be used here.
+    """
+    if isinstance(value, DeviceArray):
+        return value
+    from accord.backends.discovery import backend_named
+
+    backend = backend_named("cuda")
+    backend.require()
+    facts = value.__cuda_array_interface__
+    shape, dtype = tuple(facts["shape"]), np.dtype(facts["typestr"])
+    strides = facts.get("strides")
+    if strides is not None and tuple(strides) != contiguous_strides(shape, dtype.itemsize):
+        raise InputError(
+            "an array on the device has to be row-major",
+            value=name,
+            found=f"shape {shape} with strides {tuple(strides)}",
+            remedy="Make it contiguous (`x.contiguous()` in PyTorch).",
+        )
+    memory = backend.memory
+    assert memory is not None
+    return DeviceArray(memory, int(facts["data"][0] or 0), shape, dtype, value)
+
+
+def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Of a row-major array, in bytes."""
+    steps = [itemsize]
+    for n in reversed(shape[1:]):
+        steps.append(steps[-1] * n)
+    return tuple(reversed(steps)) if shape else ()
 
 
 def as_array(name: str, value: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:

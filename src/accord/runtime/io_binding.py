@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from accord.backends.memory import DeviceArray
 from accord.errors import InputError
-from accord.runtime.ort_value import OrtValue, check_device, memory_view
+from accord.runtime.ort_value import OrtValue, memory_of, memory_view
 
 if TYPE_CHECKING:
     from accord.runtime.session import InferenceSession
@@ -27,7 +28,7 @@ class IOBinding:
         self._inputs_known = {a.name for a in (*session.get_inputs(), *session.get_overridable_initializers())}
         self._outputs_known = {a.name for a in session.get_outputs()}
         self._inputs: dict[str, Any] = {}
-        self._outputs: dict[str, np.ndarray[Any, Any] | None] = {}
+        self._outputs: dict[str, Any] = {}
         self._results: list[OrtValue] = []
 
     # what a session reads and writes
@@ -38,8 +39,10 @@ class IOBinding:
         return self._inputs
 
     @property
-    def outputs(self) -> dict[str, np.ndarray[Any, Any] | None]:
-        """Bound outputs by name, in the order in which they were bound; None where a run makes the array."""
+    def outputs(self) -> dict[str, Any]:
+        """Bound outputs by name, in the order in which they were bound: an array, a memory in which a run makes one, or
+        None where it makes it in the host's.
+        """
         return self._outputs
 
     def set_results(self, results: Sequence[Any]) -> None:
@@ -63,7 +66,7 @@ class IOBinding:
 
         Args:
             name: The input.
-            device_type: "cpu".
+            device_type: "cpu" or "cuda".
             device_id: 0.
             element_type: NumPy dtype or number of an ONNX type.
             shape: Sizes of a row-major array.
@@ -71,10 +74,10 @@ class IOBinding:
 
         Raises:
             InputError: no such input, or no such memory.
-            BackendError: another device than the host.
+            BackendError: no such device.
         """
-        check_device(device_type, device_id)
-        self._bind_input(name, memory_view(buffer_ptr, shape, element_type))
+        memory = memory_of(device_type, device_id)
+        self._bind_input(name, memory_view(buffer_ptr, shape, element_type, memory))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         """Use a value as input ``name``.
@@ -111,7 +114,7 @@ class IOBinding:
 
         Args:
             name: The output.
-            device_type: "cpu".
+            device_type: "cpu" or "cuda".
             device_id: 0.
             element_type: NumPy dtype or number of an ONNX type; needed with an address.
             shape: Sizes; needed with an address.
@@ -119,15 +122,15 @@ class IOBinding:
 
         Raises:
             InputError: no such output, or an address without dtype and shape.
-            BackendError: another device than the host.
+            BackendError: no such device.
         """
-        check_device(device_type, device_id)
+        memory = memory_of(device_type, device_id)
         if buffer_ptr is None:
-            self._bind_output(name, None)
+            self._bind_output(name, memory)
             return
         if element_type is None or shape is None:
             raise InputError("an address needs a dtype and a shape", value=name)
-        self._bind_output(name, memory_view(buffer_ptr, shape, element_type))
+        self._bind_output(name, memory_view(buffer_ptr, shape, element_type, memory))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Write output ``name`` to the memory of a tensor.
@@ -137,9 +140,9 @@ class IOBinding:
         """
         if not ortvalue.is_tensor():
             raise InputError("outputs are bound to tensors", value=name, found=ortvalue.data_type())
-        self._bind_output(name, ortvalue.numpy())
+        self._bind_output(name, ortvalue.value)
 
-    def _bind_output(self, name: str, array: np.ndarray[Any, Any] | None) -> None:
+    def _bind_output(self, name: str, array: Any) -> None:
         if name not in self._outputs_known:
             raise InputError(f"the model has no output '{name}'", expected=", ".join(sorted(self._outputs_known)))
         self._outputs[name] = array
@@ -162,6 +165,8 @@ class IOBinding:
 
 
 def _copy(value: Any) -> Any:
+    if isinstance(value, DeviceArray):
+        return value.numpy()
     if isinstance(value, np.ndarray):
         return value.copy()
     return [_copy(v) for v in value] if isinstance(value, list) else value

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from accord.backends.discovery import backend_named, backends_for
+from accord.backends.memory import DeviceArray, Memory
 from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
 from accord.ir import dims as D
@@ -22,7 +23,7 @@ from accord.model.limits import Limits
 from accord.plan.plan import Plan
 from accord.plan.types import TensorType, ValueType
 from accord.runtime.executor import Executor
-from accord.runtime.inputs import Matcher
+from accord.runtime.inputs import Matcher, device_array
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options, disabled_tuple
 from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
@@ -288,12 +289,14 @@ class Model:
 
     run = __call__
 
-    def run_into(self, named: Mapping[str, Any], into: Mapping[str, np.ndarray[Any, Any]]) -> Outputs:
+    def run_into(self, named: Mapping[str, Any], into: Mapping[str, Any]) -> Outputs:
         """Run the model with outputs in the caller's memory, without a copy where the plan allows it.
 
         Args:
             named: Inputs by name.
-            into: By name of the output, the array that shall hold it.
+            into: By name of the output, the array that shall hold it: NumPy's, or one in a device's memory
+                (:class:`~accord.backends.memory.DeviceArray`, anything with ``__cuda_array_interface__``); or the
+                :class:`~accord.backends.memory.Memory` in which a new one shall be made.
 
         Returns:
             All outputs; those in ``into`` are the arrays given.
@@ -305,12 +308,19 @@ class Model:
         unknown = [n for n in into if n not in self._names]
         if unknown:
             raise InputError(f"the model has no output '{unknown[0]}'", expected=", ".join(self._names))
-        given = {self._names.index(n): array for n, array in into.items()}
-        arrays = [v for v in values if isinstance(v, np.ndarray)]
+        given = {self._names.index(n): _target(n, array) for n, array in into.items()}
+        arrays = [v for v in values if isinstance(v, (np.ndarray, DeviceArray))]
         direct = {k: a for k, a in given.items() if self._is_direct(k, a, arrays)}
         results = self._executor_for(values).run(values, into=direct)
         for k, target in given.items():
             produced = results[k]
+            if isinstance(target, Memory):
+                if isinstance(produced, np.ndarray):
+                    results[k] = DeviceArray.empty(target, produced.shape, produced.dtype)
+                    results[k].assign(np.ascontiguousarray(produced))
+                continue
+            if produced is target:
+                continue
             if not isinstance(produced, np.ndarray) or (produced.shape, produced.dtype) != (target.shape, target.dtype):
                 raise InputError(
                     "the array given for an output does not fit it",
@@ -318,19 +328,28 @@ class Model:
                     expected=_describe(produced),
                     found=_describe(target),
                 )
-            if produced.ctypes.data != target.ctypes.data:
+            if isinstance(target, DeviceArray):
+                target.assign(np.ascontiguousarray(produced))
+            elif produced.ctypes.data != target.ctypes.data:
                 np.copyto(target, produced)
             results[k] = target
         return Outputs(results, self._names)
 
-    def _is_direct(self, k: int, array: np.ndarray[Any, Any], inputs: Sequence[np.ndarray[Any, Any]]) -> bool:
+    def _is_direct(self, k: int, array: Any, inputs: Sequence[Any]) -> bool:
         """True if a run may write output ``k`` to ``array`` at once: nothing that it still reads is there."""
+        if isinstance(array, Memory):
+            return True
+        if isinstance(array, DeviceArray):
+            first, last = array.address, array.address + array.nbytes
+            far = [v for v in inputs if isinstance(v, DeviceArray)]
+            apart = all(last <= v.address or v.address + v.nbytes <= first for v in far)
+            return apart and array.dtype == self.plan.slots[self.plan.outputs[k]].dtype
         return (
             array.dtype == self.plan.slots[self.plan.outputs[k]].dtype
             and array.flags.c_contiguous
             and array.flags.aligned
             and array.flags.writeable
-            and not any(np.may_share_memory(array, other) for other in inputs)
+            and not any(np.may_share_memory(array, other) for other in inputs if isinstance(other, np.ndarray))
         )
 
     def trim(self) -> int:
@@ -372,6 +391,13 @@ class Model:
         return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
 
 
+def _target(name: str, array: Any) -> Any:
+    """What an output is to be put into."""
+    if isinstance(array, (np.ndarray, Memory)) or not hasattr(array, "__cuda_array_interface__"):
+        return array
+    return device_array(name, array)
+
+
 def _stored(compiled: Compiled) -> StoredModel:
     names = tuple(v.name or f"output{k}" for k, v in enumerate(compiled.model.graph.outputs))
     used = {compiled.device.name, *_backends_of(compiled.plan)}
@@ -400,7 +426,7 @@ def _info(name: str, kind: ValueType) -> ValueInfo:
 
 
 def _describe(value: Any) -> str:
-    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
 
 
 def _size(d: DimLike) -> int | str:

@@ -9,26 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from accord.backends.discovery import backend_named
+from accord.backends.memory import DeviceArray, Memory
 from accord.errors import BackendError, InputError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["OrtValue", "check_device", "element_type", "memory_view"]
+__all__ = ["OrtValue", "element_type", "memory_of", "memory_view"]
 
 
-def check_device(device_type: str, device_id: int = 0) -> None:
-    """Raise unless arrays can live on this device.
+def memory_of(device_type: str, device_id: int = 0) -> Memory | None:
+    """The memory of a device in which arrays can be; None for the host's.
 
     Raises:
-        BackendError: it is not the host.
+        BackendError: there is no such device.
     """
-    if device_type.lower() != "cpu" or device_id != 0:
-        raise BackendError(
-            f"values on device '{device_type}:{device_id}' are not supported",
-            expected="cpu:0",
-            remedy="Give arrays in host memory.",
-        )
+    device = device_type.lower()
+    if (device, device_id) == ("cpu", 0):
+        return None
+    if (device, device_id) == ("cuda", 0):
+        backend = backend_named("cuda")
+        backend.require()
+        return backend.memory
+    raise BackendError(f"values on device '{device_type}:{device_id}' are not supported", expected="cpu:0 or cuda:0")
 
 
 def element_type(dtype: Any) -> ir.DataType:
@@ -48,13 +52,16 @@ def element_type(dtype: Any) -> ir.DataType:
         raise InputError("no ONNX element type", found=repr(dtype)) from error
 
 
-def memory_view(pointer: int, shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
+def memory_view(
+    pointer: int, shape: Sequence[int], dtype: Any, memory: Memory | None = None
+) -> np.ndarray[Any, Any] | DeviceArray:
     """The caller's memory as an array; the caller keeps it alive.
 
     Args:
         pointer: Address of the first element.
         shape: Sizes of a row-major array.
         dtype: NumPy dtype or number of an ONNX type.
+        memory: Where it is; None: in the host's memory.
 
     Raises:
         InputError: no address, a negative size, or elements of no fixed size.
@@ -71,12 +78,14 @@ def memory_view(pointer: int, shape: Sequence[int], dtype: Any) -> np.ndarray[An
         return np.empty(sizes, element)
     if pointer <= 0:
         raise InputError("no address was given", expected="the address of the first element", found=pointer)
+    if memory is not None:
+        return DeviceArray(memory, pointer, sizes, element)
     block = (ctypes.c_uint8 * (count * element.itemsize)).from_address(pointer)
     return np.ndarray(sizes, element, buffer=memoryview(block))
 
 
 class OrtValue:
-    """A tensor, a sequence, a map or an absent optional in host memory.
+    """A tensor, a sequence, a map or an absent optional in host memory; or a tensor in that of a GPU.
 
     Args:
         value: What it holds: an array, a list, a dictionary or None. It is not copied.
@@ -96,16 +105,18 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy(cls, array: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """A tensor that shares memory with ``array`` if that is row-major, else holds a copy.
+        """A tensor that shares memory with ``array`` if that is row-major and stays there, else holds a copy.
 
         Raises:
             InputError: no array.
-            BackendError: another device than the host.
+            BackendError: no such device.
         """
-        check_device(device_type, device_id)
+        memory = memory_of(device_type, device_id)
         if not isinstance(array, np.ndarray):
             raise InputError("an array is needed", expected="numpy.ndarray", found=type(array).__name__)
         element_type(array.dtype)
+        if memory is not None:
+            return cls(_uploaded(memory, array))
         return cls(array if array.flags.c_contiguous else array.copy(order="C"))
 
     @classmethod
@@ -131,16 +142,17 @@ class OrtValue:
         Args:
             shape: Sizes.
             element_type_: NumPy dtype or number of an ONNX type.
-            device_type: "cpu".
+            device_type: "cpu" or "cuda".
             device_id: 0.
 
         Raises:
             InputError: no such type.
-            BackendError: another device than the host.
+            BackendError: no such device.
         """
-        check_device(device_type, device_id)
+        memory = memory_of(device_type, device_id)
         kind = element_type(element_type_)
-        return cls(np.zeros(tuple(shape), kind.numpy()), kind)
+        array = np.zeros(tuple(shape), kind.numpy())
+        return cls(array if memory is None else _uploaded(memory, array), kind)
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
@@ -160,10 +172,15 @@ class OrtValue:
 
     # what it is
 
-    def _tensor(self) -> np.ndarray[Any, Any]:
-        if not isinstance(self._value, np.ndarray):
+    def _tensor(self) -> np.ndarray[Any, Any] | DeviceArray:
+        if not isinstance(self._value, (np.ndarray, DeviceArray)):
             raise InputError("only tensors have this", found=self.data_type())
         return self._value
+
+    def _near(self) -> np.ndarray[Any, Any]:
+        """A tensor in the host's memory."""
+        value = self._tensor()
+        return value.numpy() if isinstance(value, DeviceArray) else value
 
     def has_value(self) -> bool:
         """False for an absent optional."""
@@ -171,7 +188,7 @@ class OrtValue:
 
     def is_tensor(self) -> bool:
         """True for a tensor."""
-        return isinstance(self._value, np.ndarray)
+        return isinstance(self._value, (np.ndarray, DeviceArray))
 
     def is_sparse_tensor(self) -> bool:
         """False: sparse tensors are made dense on their way in."""
@@ -202,8 +219,8 @@ class OrtValue:
         return _type_of(self._value, self._kind)
 
     def device_name(self) -> str:
-        """Where it is: "cpu"."""
-        return "cpu"
+        """Where it is: "cpu" or "cuda"."""
+        return self._value.space.split(":")[0] if isinstance(self._value, DeviceArray) else "cpu"
 
     def data_ptr(self) -> int:
         """Address of a tensor's first element.
@@ -211,7 +228,8 @@ class OrtValue:
         Raises:
             InputError: no tensor.
         """
-        return int(self._tensor().ctypes.data)
+        value = self._tensor()
+        return value.address if isinstance(value, DeviceArray) else int(value.ctypes.data)
 
     def tensor_size_in_bytes(self) -> int:
         """Size of a tensor's memory.
@@ -224,20 +242,20 @@ class OrtValue:
     # content
 
     def numpy(self) -> Any:
-        """The array, sharing memory; for a sequence a list of arrays.
+        """The array, sharing memory if it is in the host's; for a sequence a list of arrays.
 
         Raises:
             InputError: an absent optional.
         """
         if self._value is None:
             raise InputError("an absent optional has no array")
-        return self._value
+        return self._value.numpy() if isinstance(self._value, DeviceArray) else self._value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.array(self._tensor(), dtype=dtype, copy=copy)
+        return np.array(self._near(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self._tensor().__dlpack__(**options)
+        return self._near().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -253,20 +271,31 @@ class OrtValue:
         """
         target = self._tensor()
         source = data.value if isinstance(data, OrtValue) else data
+        if isinstance(source, DeviceArray):
+            source = source.numpy()
         if not isinstance(source, np.ndarray) or source.shape != target.shape or source.dtype != target.dtype:
             raise InputError("cannot be copied into this value", expected=_describe(target), found=_describe(source))
-        np.copyto(target, source)
+        if isinstance(target, DeviceArray):
+            target.assign(np.ascontiguousarray(source))
+        else:
+            np.copyto(target, source)
 
     def __repr__(self) -> str:
         return f"OrtValue({self.data_type()}{self.shape() if self.is_tensor() else ''})"
 
 
+def _uploaded(memory: Memory, array: np.ndarray[Any, Any]) -> DeviceArray:
+    made = DeviceArray.empty(memory, array.shape, array.dtype)
+    made.assign(np.ascontiguousarray(array))
+    return made
+
+
 def _describe(value: Any) -> str:
-    return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
 
 
 def _type_of(value: Any, kind: ir.DataType | None = None) -> str:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, DeviceArray)):
         return f"tensor({(kind if kind is not None else element_type(value.dtype)).name.lower()})"
     if isinstance(value, list):
         return f"seq({_type_of(value[0])})" if value else "seq(unknown)"

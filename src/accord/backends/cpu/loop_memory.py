@@ -9,6 +9,10 @@ from accord.record import record
 
 __all__ = ["Function", "Place", "Slot", "load_slot", "store_slot"]
 
+#: Bytes up to which a row is fetched while the one before it is walked, and how far on in a longer one. The machine
+#: itself looks ahead only along lines of one page.
+_SHORT_ROW, _FAR = 16384, 4096
+
 
 class Function(Builder):
     """A function with variables: stack slots, which the optimiser turns into registers."""
@@ -53,6 +57,16 @@ class Slot:
             return at
         step = b.mul(index, stride)
         return b.address(at, self.dtype, step) if self.memory else b.add(at, step)
+
+    def ahead(self, b: Builder, axis: int, length: str) -> str:
+        """Bytes from an element to the one to fetch meanwhile, in rows of ``length`` elements along ``axis``."""
+        size = bits(self.dtype) // 8
+        short = b.compare("sle", b.mul(length, size), _SHORT_ROW)
+        return b.op(f"select i1 {short}, i64 {b.mul(self.strides[axis], size)}, i64 {_FAR}")
+
+    def prefetch(self, b: Builder, at: str, ahead: str, count: int) -> None:
+        """Ask for ``count`` elements ``ahead`` bytes after ``at``."""
+        b.prefetch(b.op(f"getelementptr i8, ptr {at}, i64 {ahead}"), count * bits(self.dtype) // 8)
 
 
 class Place:

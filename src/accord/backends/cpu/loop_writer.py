@@ -99,6 +99,7 @@ class LoopWriter:
         self.loaded = dict(self.slots)
         self.rooms: dict[int, list[str]] = {}
         self._prepare_tiles()
+        self.ahead = self._ahead()
         with b.loop("%first", "%last") as task:
             self._task(task)
         return b.module(*self.helpers.values())
@@ -140,6 +141,17 @@ class LoopWriter:
         for i, k in enumerate(own):
             at = b.op(f"getelementptr i8, ptr {start}, i64 {b.mul(i, each)}") if i else start
             self.slots[self.first_buffer + k] = Slot(self.buffers[k], (*kept, *reversed(strides)), at, True)
+
+    def _ahead(self) -> dict[int, str]:
+        """For operands that are fetched before their turn, how many bytes before.
+
+        While a row is walked for the second time, nothing asks for the next one.
+        """
+        code, length = self.code, self.extents[self.last]
+        if not (code.across and code.reduced == 1 and len(self.walks) > 1):
+            return {}
+        rows = [n for n, s in self.streams.items() if s.memory and s.kinds[self.lane :] == "s1"]
+        return {n: self.slots[n].ahead(self.b, self.lane, length) for n in rows}
 
     def _is_buffer(self, number: int) -> bool:
         """Whether a value is kept in memory of its own."""
@@ -496,7 +508,11 @@ class _Line:
 
         def whole(i: str) -> None:
             for u in range(self.sets):
-                self._element(place.copy(), w.advance(at, axis, b.add(i, u * width)), axis, u, None, None)
+                here = w.advance(at, axis, b.add(i, u * width))
+                if self.walk is w.walks[0]:
+                    for n in [n for n in w.ahead if n in here]:
+                        w.slots[n].prefetch(b, here[n], w.ahead[n], width)
+                self._element(place.copy(), here, axis, u, None, None)
 
         self._chunks(main, step, whole)
         if step == 1:

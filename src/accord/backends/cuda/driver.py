@@ -316,8 +316,26 @@ class DeviceMemory(Memory):
         """See :class:`~accord.backends.memory.Memory`."""
         block = self.allocate(array.nbytes)
         if array.nbytes:
-            device(self.ordinal).call("cuMemcpyHtoD", block.address, array.ctypes.data, array.nbytes)
+            self.write(block.address, array)
         return block
+
+    def read(self, address: int, array: Any) -> None:
+        """See :class:`~accord.backends.memory.Memory`."""
+        gpu = device(self.ordinal)
+        gpu.enter()
+        gpu.call("cuMemcpyDtoH", array.ctypes.data, address, array.nbytes)
+
+    def write(self, address: int, array: Any) -> None:
+        """See :class:`~accord.backends.memory.Memory`."""
+        gpu = device(self.ordinal)
+        gpu.enter()
+        gpu.call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
+
+    def settle(self) -> None:
+        """Wait for the default stream."""
+        gpu = device(self.ordinal)
+        gpu.enter()
+        gpu.wait(0)
 
 
 class _DeviceBlock(Block):

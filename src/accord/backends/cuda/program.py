@@ -112,6 +112,8 @@ class _Copy:
     def start(self, stream: Any) -> None:
         """Start it."""
         source, target = self._table.tolist()
+        if source == target:  # the caller's memory
+            return
         self._copy(target, source, self._nbytes, stream)
 
 

@@ -34,7 +34,7 @@ from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order
 from accord.record import record
 
-__all__ = ["DECLARED", "MEMBERS", "VIEWS", "Group", "Member", "Store", "Term", "wide"]
+__all__ = ["DECLARED", "EXACT", "MEMBERS", "VIEWS", "Group", "Member", "Store", "Term", "wide"]
 
 Member: TypeAlias = "Callable[[Group, NodeView], Reason | None]"
 MEMBERS: dict[tuple[str, str], Member] = {}
@@ -47,6 +47,10 @@ DECLARED = ("", "declared")
 _EXPENSIVE = 8.0
 #: Elements of a row from which on it is better to share its parts between threads than to read it once.
 _LONG_ROW = 65536
+
+
+#: Operators that look at the very type of what they are given, not only at its value.
+EXACT = frozenset({"BitCast", "Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"})
 
 
 def wide(dtype: str) -> str:

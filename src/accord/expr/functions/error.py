@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from accord.expr.functions import tables
-from accord.expr.functions.common import LN2, LOG2E, exp_reduced, horner, in_f64, ldexp, rint
+from accord.expr.functions.common import exp_reduced, horner, in_f64, ldexp
 from accord.expr.lang import Expr, cast
 from accord.expr.primitives import abs_, copysign, fma, lt, max_, min_, select
 
@@ -15,6 +15,7 @@ _ERF_END: Final = 3.92  # from here on erf rounds to 1 in f32
 _ERF_MIDDLE: Final = 2.4600000381469727
 _ERFC_END: Final = 27.3  # from here on erfc underflows in f64
 _ERFC_SCALE: Final = 3.75
+_GELU_SHIFT: Final = 2.0
 _GELU_END: Final = {"f32": 14.6, "f64": 38.6}  # from here on gelu of minus this underflows
 
 
@@ -58,27 +59,22 @@ def _erfc_ratio(a: Expr) -> Expr:
 
 
 def _exp_of_square(a: Expr, factor: float) -> tuple[Expr, Expr]:
-    """Gives p and n with exp(-factor * a**2) = (1 + p) * 2**n, f64; what a**2 loses by rounding is put back."""
+    """Gives p and n with exp(-factor * a**2) = (1 + p) * 2**n; what a**2 loses by rounding is put back."""
     square = a * a
     lost = fma(a, a, -square)
     n, r = exp_reduced(square, scale=-factor)
     r = r + lost
-    return horner(r, [c * (-factor) ** (k + 1) for k, c in enumerate((1.0, *tables.EXP["f64"]))]) * r, n
+    ratio = tables.EXP_RATIO["f32"] if a.dtype == "f32" else (1.0, *tables.EXP["f64"])
+    return horner(r, [c * (-factor) ** (k + 1) for k, c in enumerate(ratio)]) * r, n
 
 
 def gelu_erf(x: Expr) -> Expr:
-    """The product of x and the normal distribution: max(x, 0) - abs(x) erfc(abs(x) / sqrt(2)) / 2.
-
-    f32 is computed in f64, but to f32's precision.
-    """
-    a = in_f64(min_(_GELU_END[x.dtype], abs_(x)))
+    """The product of x and the normal distribution: max(x, 0) - abs(x) erfc(abs(x) / sqrt(2)) / 2."""
+    a = min_(_GELU_END[x.dtype], abs_(x))
     if x.dtype == "f64":
         q = _erfc_ratio(a * 0.5**0.5) * (a * 0.5)
-        p, n = _exp_of_square(a, 0.5)
-        return max_(0.0, x) - ldexp(fma(q, p, q), n)
-    square = a * a  # exact
-    n = rint(square * (-0.5 * LOG2E))
-    r = fma(n, 2.0 * LN2["f64"][0], square)
-    p = horner(r, (1.0, *(c * (-0.5) ** (k + 1) for k, c in enumerate(tables.EXP_RATIO["f32"]))))
-    q = horner(a, tables.GELU["f64"]) * a / horner(a, tables.GELU_BELOW["f64"])
-    return max_(0.0, x) - cast(ldexp(p * q, n), "f32")
+    else:
+        y = a / (a + _GELU_SHIFT)
+        q = fma(horner(y, tables.GELU["f32"]) * y, y, y)
+    p, n = _exp_of_square(a, 0.5)
+    return max_(0.0, x) - ldexp(fma(q, p, q), n)

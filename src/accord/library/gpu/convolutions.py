@@ -104,6 +104,8 @@ def _deform(k: Mapping[str, Any]) -> dict[str, Any]:
     channels = min(16 if wide else 32, max(16, power_of_two(min(per, share))))
     return {
         "PER": per,
+        "OH": _size(k, "H"),
+        "OW": _size(k, "W"),
         "KW": k["KW"],
         "TAPS": k["KH"] * k["KW"],
         "BLOCK_M": min(64 if wide else 256, max(16, power_of_two(k["M"] // k["groups"]))),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accord.backends.loops.group import Group, Term, wide
+from accord.backends.loops.group import EXACT, Group, Term, wide
 from accord.backends.loops.groups import member
 from accord.backends.loops.space import cut, unify
 from accord.backends.loops.table import known
@@ -16,8 +16,6 @@ from accord.ir.reason import Reason
 __all__ = ["dropout", "elementwise", "quantize", "spread"]
 
 _QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
-#: Operators that look at the very type of what they are given, not only at its value.
-_EXACT = frozenset({"BitCast", "Cast", "CastLike", *_QUANTIZE})
 
 
 @member(*sorted(ELEMENTWISE - _QUANTIZE))
@@ -46,7 +44,7 @@ def elementwise(group: Group, view: NodeView) -> Reason | None:
 
 def _lowered(view: NodeView, terms: list[Term | None], dtype: str) -> Expr | None:
     op = view.node.op_type
-    if view.node.domain == "" and op in _EXACT:
+    if view.node.domain == "" and op in EXACT:
         arguments = [None if t is None else cast(t.expr, t.dtype) for t in terms]
         return lower_node(view, arguments, dtype)
     return lower_node(view, [None if t is None else t.expr for t in terms], wide(dtype))

@@ -112,15 +112,14 @@ def group_norm(
 
 @triton.jit
 def softmax(x, output, lead, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Softmax of rows of up to ``BLOCK`` elements; zeros where all of a row is minus infinity."""
+    """Softmax of rows of up to ``BLOCK`` elements; NaN where all of a row is minus infinity."""
     at = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     inside = (at < D) & (row < lead)
     z = tl.load(x + row * D + at, mask=inside, other=float("-inf")).to(tl.float32)
     peak = tl.max(z, 1)
     e = tl.exp(z - tl.where(peak == float("-inf"), 0.0, peak)[:, None])
-    total = tl.sum(e, 1)
-    e = e / tl.where(total == 0.0, 1.0, total)[:, None]
+    e = e / tl.sum(e, 1)[:, None]
     tl.store(output + row * D + at, e.to(output.dtype.element_ty), mask=inside)
 
 
@@ -140,7 +139,6 @@ def softmax_long(x, output, D, BLOCK: tl.constexpr):
     top = tl.max(peak, 0)
     top = tl.where(top == float("-inf"), 0.0, top)
     whole = tl.sum(total * tl.exp(peak - top), 0)
-    whole = tl.where(whole == 0.0, 1.0, whole)
     for start in range(0, D, BLOCK):
         inside = start + at < D
         z = tl.load(x + row + start + at, mask=inside, other=float("-inf")).to(tl.float32)

@@ -1,0 +1,20 @@
+"""Tests of the CUDA backend on an emulated GPU, in a process that interprets Triton.
+
+``tests/backends/test_cuda_backend.py`` starts it; alone: ``TRITON_INTERPRET=1 pytest -n 0 tests/emulated``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    collect_ignore_glob = ["*.py"]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    from emulated_gpu import install
+
+    return install(monkeypatch.setattr)
