@@ -100,7 +100,7 @@ def test_advise(tmp_path: Path):
     path = write(tmp_path)
     result = call("advise", path, "--target", "nvidia")
     assert result.exit_code == 0, result.output
-    for words in ("1. TensorRT: suits", "target nvidia (--target nvidia)", "no backend for 'cuda' is installed",
+    for words in ("1. Accord: suits", "target nvidia (--target nvidia)", "a backend for 'cuda' is installed",
                   "What would put another one first:", "--team ops: Triton Inference Server",
                   "not measurements"):  # fmt: skip
         assert words in result.stdout
