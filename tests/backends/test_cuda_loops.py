@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
+pytest.importorskip("triton", reason="Triton is not installed (pip install 'accord[cuda]')")
 
 sys.path.append(str(Path(__file__).parents[1] / "expr"))
 

@@ -37,6 +37,18 @@ def test_help_has_examples_and_common_options(verb: tuple[str, ...]) -> None:
     assert call(*verb, "-h").output == result.output
 
 
+@pytest.mark.parametrize("verb", verbs(), ids=" ".join)
+def test_who_takes_models_or_operators_takes_files_that_declare_operators(verb: tuple[str, ...]) -> None:
+    command: click.Command = main
+    for name in verb:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    taken = {p.name for p in command.params if isinstance(p, click.Argument)} & {"model", "models", "name"}
+    assert (verb[-1] == "new") or not taken or "--load" in call(*verb, "--help").output
+
+
 def test_help_of_all() -> None:
     result = call("--help")
     assert all(name in result.output for name in VERBS)

@@ -21,7 +21,8 @@ def test_it_reads_the_sample_and_prints_the_plan_in_five_lines():
     assert lines[0] == "Accord: 25 operators"
     assert len(lines) == 7
     assert [x.split()[0] for x in lines[2:]] == ["graph", "steps", "memory", "weights", "operator"]
-    assert "ChannelShuffle" in lines[6]
+    assert "reference" not in lines[3]
+    assert "3 × accord.demo::ChannelShuffle" in lines[6]
 
 
 def test_it_reads_a_picture_and_writes_json():

@@ -100,7 +100,7 @@ def test_advise(tmp_path: Path):
     path = write(tmp_path)
     result = call("advise", path, "--target", "nvidia")
     assert result.exit_code == 0, result.output
-    for words in ("1. TensorRT: suits", "target nvidia (--target nvidia)", "no backend for 'cuda' is installed",
+    for words in ("1. Accord: suits", "target nvidia (--target nvidia)", "a backend for 'cuda' is installed",
                   "What would put another one first:", "--team ops: Triton Inference Server",
                   "not measurements"):  # fmt: skip
         assert words in result.stdout
@@ -109,6 +109,20 @@ def test_advise(tmp_path: Path):
     assert found["traits"]["free_axes"][0] == "image[0] = N"
     assert found["accord"]["error"] == ""
     assert all(mark["fact"] and mark["reason"] for v in found["ranking"] for mark in v["marks"])
+
+
+def test_advise_on_a_model_with_an_operator_of_ones_own(tmp_path: Path):
+    source = (
+        "import accord\n\n\n@accord.operator('advised::Same')\n"
+        "def same(x: accord.Tensor['float32', 'N']) -> accord.Tensor['float32', 'N']:\n"
+        '    """Nothing."""\n    return x\n'
+    )
+    (tmp_path / "same.py").write_text(source)
+    text = """<ir_version: 8, opset_import: ["": 17, "advised": 1]>
+g (float[N] x) => (float[N] y) { y = advised.Same(x) }"""
+    path = write(tmp_path, text)
+    assert "advised" in data("advise", path)["accord"]["error"]
+    assert data("advise", path, "--load", str(tmp_path / "same.py"))["accord"]["error"] == ""
 
 
 def test_advise_errors(tmp_path: Path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from cli_harness import call, data
 
 
@@ -32,6 +35,12 @@ def test_unknown_operators() -> None:
     assert result.exit_code == 1
     assert "removed in version 10" in result.stderr
     assert data("op", "show", "Upsample", "--opset", "9")["since"] == 9
+
+
+def test_a_new_process_knows_the_operators_of_every_domain() -> None:
+    for verb in (["list", "--filter", "^com.microsoft::Gelu$"], ["show", "com.microsoft::Gelu"]):
+        run = subprocess.run([sys.executable, "-m", "accord", "op", *verb], capture_output=True, text=True, check=False)
+        assert run.returncode == 0 and "com.microsoft::Gelu" in run.stdout, run.stderr
 
 
 def test_wrong_use() -> None:

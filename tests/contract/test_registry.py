@@ -9,7 +9,7 @@ import pytest
 
 import accord.ops.catalog  # noqa: F401  provides the contracts of com.microsoft
 from accord.contract.contract import Contract, Execution, Parameter, Semantic
-from accord.contract.registry import all_contracts, contract_for
+from accord.contract.registry import NEWEST, all_contracts, contract_for
 from accord.errors import ContractError, UnknownOperatorError
 
 
@@ -48,7 +48,10 @@ def test_contracts_say_what_the_plan_reads():
         ("", "Gelu", 12, "exists from version 20"),
         ("", "Upsample", 24, "removed in version 10"),
         ("", "QuickGelu", 24, "exists in domain com.microsoft"),
-        ("shop", "Nothing", 1, r"accord\.operator"),
+        ("com.microsoft", "Gellu", 1, r"version 1 of domain com\.microsoft.*Did you mean com\.microsoft::Gelu"),
+        ("", "Qwertzuiop", 24, r"version 24 of domain ai\.onnx.*accord\.operator"),
+        ("shop", "Nothing", 1, r"version 1 of domain shop.*Nothing is known of domain shop.*--load FILE"),
+        ("shop", "Nothing", NEWEST, r"no operator shop::Nothing is known\. "),
     ],
 )
 def test_unknown_operators_are_explained(domain, name, version, message):

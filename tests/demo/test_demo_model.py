@@ -94,6 +94,27 @@ def test_accord_and_onnx_runtime_agree(model, logits, lines):
     np.testing.assert_allclose(logits(line), other(line), rtol=1e-3, atol=1e-3)
 
 
+def test_no_step_needs_the_reference():
+    """The model's own operator is compiled with the rest."""
+    plan = accord.load(MODEL).plan
+    assert {step.placement.backend for step in plan.steps} <= {"cpu", "plan"}
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 2, 3), (0, 6, 2, 3), (2, 6, 0, 3), (1, 3, 5, 1)])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_the_composition_is_the_definition(shape, dtype):
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    info = [helper.make_tensor_value_info(name, element, [None] * 4) for name in ("x", "y")]
+    node = helper.make_node("ChannelShuffle", ["x"], ["y"], domain=DOMAIN, groups=3)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
+    loaded = accord.load(
+        helper.make_model(helper.make_graph([node], "shuffle", info[:1], info[1:]), opset_imports=opsets)
+    )
+    assert "reference" not in {step.placement.backend for step in loaded.plan.steps}
+    x = np.random.default_rng(0).integers(-99, 99, shape).astype(dtype)
+    np.testing.assert_array_equal(loaded(x)[0], accord.demo.operators.channel_shuffle(x, groups=3))
+
+
 def test_the_shuffle_function_shuffles():
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4) for name in ("x", "y")]
     node = helper.make_node("ChannelShuffle", ["x"], ["y"], domain=DOMAIN, groups=3)

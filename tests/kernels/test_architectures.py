@@ -49,6 +49,11 @@ def test_what_is_no_cubin(data):
         read_resources(data)
 
 
+def nvrtc():
+    for module in ("cuda.core", "cuda.bindings.nvrtc"):
+        pytest.importorskip(module, reason="NVRTC is not installed (pip install 'accord[cuda]')")
+
+
 def declared(kind="cuda"):
     @accord.operator("shop::Copy")
     def copy(x: Tensor["float32", "N", "C", "D"], *, groups: int, mode: str = "a") -> Tensor["float32", "N", "C", "D"]:
@@ -72,7 +77,7 @@ extern "C" __global__ void copy(const float *x, float *output, long long total) 
 
 
 def test_sizes_are_found_that_the_contract_allows():
-    pytest.importorskip("cuda.core")
+    nvrtc()
     c = declared().contract
     r, *_ = compile_report(c, c.kernels[0], ["sm_90"])
     assert not r.faults and r.sizes["C"] % r.sizes["groups"] == 0 and r.sizes["D"] % 2 == 1
@@ -95,7 +100,7 @@ def test_no_sizes_at_all():
 
 
 def test_the_command_shows_and_fails():
-    pytest.importorskip("cuda.core")
+    nvrtc()
     declared()
     result = CliRunner().invoke(main, ["op", "compile", "shop::Copy", "--arch", "sm_86", "--json"])
     assert result.exit_code == 0, result.output
@@ -121,14 +126,14 @@ def test_wrong_use_of_the_command(arguments, code, text):
 
 
 def test_resources_are_what_cuobjdump_says(tmp_path):
-    triton = pytest.importorskip("triton")
-    pytest.importorskip("cuda.core")
+    triton = pytest.importorskip("triton", reason="Triton is not installed (pip install 'accord[cuda]')")
+    nvrtc()
     from accord.kernels.cuda import compile_cuda
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     tool = str(tool) if tool.exists() else shutil.which("cuobjdump")
     if tool is None:
-        pytest.skip("there is no cuobjdump")
+        pytest.skip("Triton's package has no cuobjdump, and PATH neither")
     source = """
 extern "C" __global__ void twice(const float *x, float *y, int n) {
     __shared__ float s[300]; float local[40];

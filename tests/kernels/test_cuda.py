@@ -12,9 +12,10 @@ from accord.errors import AccordError, BackendError
 from accord.kernels.architectures import ARCHITECTURES, compile_report
 from accord.kernels.bound import bind_kernel
 from accord.kernels.device import visible
+from accord.kernels.launch import Memory
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (pip install 'accord[cuda]')")
-pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed (90 MB; pip install 'accord[cuda]')")
+pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed (pip install 'accord[cuda]')")
 
 Tensor = accord.Tensor
 F = np.float32
@@ -139,6 +140,20 @@ def test_a_name_that_the_text_does_not_have():
 def test_a_declaration_that_makes_no_sense(parts):
     for r in reverse(STAGED, **parts).values():
         assert r.faults
+
+
+def test_what_the_driver_is_given(monkeypatch):
+    """Without a GPU as well: machine code for its architecture, the grid, and arguments in the kernel's order."""
+    started = []
+    monkeypatch.setattr("accord.kernels.device.architecture", lambda: 90)
+    monkeypatch.setattr("accord.kernels.cuda.launch", lambda *given: started.append(given))
+    c = declare_scale().contract
+    x, y = Memory(4096, (100, 3), (3, 1), "float32"), Memory(8192, (100, 3), (3, 1), "float32")
+    bind_kernel(c, c.kernels[0], {"T": "tensor(float)"}).prepared([x, None], [y], {"alpha": 0.25}, stream=7)()
+    ((cubin, name, stream, grid, block, shared, arguments),) = started
+    assert cubin[:4] == b"\x7fELF" and (name, stream) == ("scale", 7)
+    assert (grid, block, shared) == ((2, 1, 1), (256, 1, 1), 0)
+    assert arguments == [("p", 4096), ("p", 0), ("p", 8192), ("l", 100), ("l", 3), ("f", 0.25)]
 
 
 @pytest.mark.skipif(visible(), reason="there is a GPU")

@@ -19,9 +19,10 @@ from accord.contract.code import TritonCode
 from accord.errors import ContractError
 from accord.kernels.architectures import ARCHITECTURES, compile_report
 from accord.kernels.bound import KernelError, bind_kernel
+from accord.kernels.launch import Memory
 from accord.kernels.signature import REFUSED
 
-pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
+pytest.importorskip("triton", reason="Triton is not installed (pip install 'accord[cuda]')")
 
 import gpu_kernels as kernels
 
@@ -162,6 +163,23 @@ def test_every_architecture_compiles_with_what_it_takes():
         assert 8 <= r.registers <= 64 and r.threads == 128 and r.spills == 0 and r.blocks >= 8
 
 
+def test_what_the_driver_is_given(monkeypatch):
+    """Without a GPU as well: each launch in turn, constants left out, pointers that Triton adds at the end."""
+    started = []
+    monkeypatch.setattr("accord.kernels.device.architecture", lambda: 90)
+    monkeypatch.setattr("accord.kernels.triton.launch", lambda *given: started.append(given))
+    first = TritonCode(kernels.through_workspace, lambda k: (1,), block)
+    second = TritonCode(kernels.from_workspace, lambda k: (2,), block, warps=2)
+    operator = vector_operator((first, second), workspace="4 * D")
+    x, y, scratch = (Memory(n, (37,), (1,), "float32") for n in (4096, 8192, 12288))
+    bound(operator).prepared([x], [y], {}, scratch, stream=7)()
+    for call, pointers, grid, threads in zip(started, ((4096, 12288), (12288, 8192)), (1, 2), (128, 64), strict=True):
+        assert call[0][:4] == b"\x7fELF" and call[1] in ("through_workspace", "from_workspace")
+        assert call[2:5] == (7, (grid, 1, 1), (threads, 1, 1))
+        assert call[6][:3] == [("p", pointers[0]), ("p", pointers[1]), ("i", 37)]
+        assert all(a == ("p", 0) for a in call[6][3:])
+
+
 def test_shared_memory_just_over_the_limit_is_found():
     # the operand and its transposed copy need as many bytes as a square has
     code = TritonCode(kernels.product, lambda k: (1,), {"B": 256}, warps=8)
@@ -173,7 +191,7 @@ def test_shared_memory_just_over_the_limit_is_found():
 
 
 def test_spilled_registers_are_remarked():
-    code = TritonCode(kernels.everything_at_once, lambda k: (1,), {"BLOCK": 16384}, warps=4)
+    code = TritonCode(kernels.everything_at_once, lambda k: (1,), {"BLOCK": 2048, "maxnreg": 32}, warps=1)
     c = vector_operator(code).contract
     r, *_ = compile_report(c, c.kernels[0], ["sm_80"])
     assert r.spills > 0 and any(f"spills {r.spills} bytes" in m for m in r.remarks)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from accord.cli.common import Screen, Verb, line, model_argument, plural, size_text
+from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +50,7 @@ def _choices(function: F) -> F:
 )
 @model_argument
 @_choices
+@load_option
 @click.pass_obj
 def command(screen: Screen, model: Path, target: str | None, weights: str, team: str | None) -> None:
     """Rank the runtimes for MODEL, each with the facts that speak for it and against it.

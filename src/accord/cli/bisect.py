@@ -10,14 +10,14 @@ import click
 from accord.cli.common import (
     FAILED,
     Choices,
+    Given,
     Screen,
     Verb,
     compile_options,
-    input_option,
+    feed_options,
     line,
     model_argument,
     plural,
-    shape_options,
     table,
     wrong_use,
 )
@@ -41,8 +41,7 @@ __all__ = ["command"]
     ),
 )
 @model_argument
-@input_option
-@shape_options
+@feed_options
 @click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance. [default: what contracts declare]")
 @click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance. [default: what contracts declare]")
 @load_option
@@ -51,9 +50,7 @@ __all__ = ["command"]
 def command(
     ctx: click.Context,
     model: Path,
-    inputs: tuple[str, ...],
-    shape: tuple[str, ...],
-    seed: int,
+    given: Given,
     rtol: float | None,
     atol: float | None,
     choices: Choices,
@@ -64,7 +61,6 @@ def command(
     differs, patches are left out by halving until one is found after which the result is wrong; then it is told
     whether the rule is at fault or a kernel, and how to go on without it. Exit code 1 if a fault was found.
     """
-    from accord.cli.feeds import make_feed
     from accord.profile.bisect import bisect
     from accord.profile.difference import Bounds
 
@@ -72,9 +68,7 @@ def command(
     if choices.device != "cpu":
         raise wrong_use(f"--device {choices.device}: results are compared on 'cpu' only.")
     compiled = choices.compile(model, screen)
-    feed = make_feed(compiled, inputs, shape, seed)
-    for name, size in feed.assumed.items():
-        screen.note(f"size '{name}' is not given: {size} taken; --shape {name}=... sets it")
+    feed = given.feed(compiled, screen)
     with screen.progress(f"bisecting {model.name}") as advance:
         verdict = bisect(model, dict(feed), choices.options(), Bounds(rtol, atol), advance)
     lines = _report(verdict)

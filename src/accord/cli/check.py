@@ -155,12 +155,11 @@ def header_command(screen: Screen, name: str, kernel: str | None, types: tuple[s
     """Print the C prototype of a kernel of NAME: its parameters follow from the contract."""
     from accord.contract.contract import KernelDeclaration
     from accord.contract.dtypes import ONNX_TYPES, short_name
-    from accord.contract.registry import contract_for
     from accord.kernels.signature import prototype, symbol_of
+    from accord.workbench.loading import find_contract
     from accord.workbench.template import file_name
 
-    domain, _, short = name.rpartition("::")
-    contract = contract_for(domain, short, 1 << 30)
+    contract = find_contract(name)
     s = contract.semantic
     chosen = dict(pair.partition("=")[::2] for pair in types)
     for variable, dtype in chosen.items():
@@ -173,9 +172,10 @@ def header_command(screen: Screen, name: str, kernel: str | None, types: tuple[s
     own = contract.kernel(kernel) if kernel is not None else next(
         (k for k in contract.kernels if k.kind == "library"), KernelDeclaration("c", "library", "cpu", None)
     )  # fmt: skip
-    pattern = getattr(own.code, "symbol", file_name(short) + "".join(f"_{{{v}}}" for v in s.types))
+    pattern = getattr(own.code, "symbol", file_name(s.name) + "".join(f"_{{{v}}}" for v in s.types))
     text = prototype(contract, own, given, symbol_of(pattern, given))
-    screen.show({"operator": name, "prototype": text}, lambda console: line(console, f"#include <stdint.h>\n\n{text}"))
+    data = {"operator": s.qualified_name, "prototype": text}
+    screen.show(data, lambda console: line(console, f"#include <stdint.h>\n\n{text}"))
 
 
 def _allowed(types: Mapping[str, frozenset[str]], short: Callable[[str], str]) -> str:

@@ -21,18 +21,20 @@ from accord.errors import AccordError, InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from accord.cli.feeds import Feed
     from accord.runtime.model import Model
     from accord.runtime.options import Options
 
 __all__ = [
     "Choices",
+    "Given",
     "Screen",
     "Verb",
     "WithExamples",
     "check_rule",
     "closest",
     "compile_options",
-    "input_option",
+    "feed_options",
     "model_argument",
     "plural",
     "seconds_text",
@@ -312,15 +314,42 @@ def compile_options(function: F) -> F:
     return collected  # type: ignore[return-value]
 
 
-def input_option(function: F) -> F:
-    """Add ``--input``; the function is given ``inputs``, texts."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user gave of a model's inputs: arrays, shapes, and the seed for the rest."""
+
+    inputs: tuple[str, ...]
+    shapes: tuple[str, ...]
+    seed: int
+
+    def feed(self, model: Model, screen: Screen) -> Feed:
+        """All inputs; the screen is told which sizes were assumed.
+
+        Raises:
+            click.UsageError: what was given does not fit the model.
+        """
+        from accord.cli.feeds import make_feed
+
+        made = make_feed(model, self.inputs, self.shapes, self.seed)
+        for name, size in made.assumed.items():
+            screen.note(f"size '{name}' is not given: {size} taken; --shape {name}=... sets it")
+        return made
+
+
+def feed_options(function: F) -> F:
+    """Add ``--input``, ``--shape`` and ``--seed``; the function is given them as ``given``, a :class:`Given`."""
+
+    @functools.wraps(function)
+    def collected(*args: Any, inputs: tuple[str, ...], shape: tuple[str, ...], seed: int, **rest: Any) -> Any:
+        return function(*args, given=Given(inputs, shape, seed), **rest)
+
     return click.option(
         "--input",
         "inputs",
         multiple=True,
         metavar="NAME=FILE.npy",
         help="An input from a NumPy file, or a number or list as JSON; repeatable. Others are random.",
-    )(function)
+    )(shape_options(collected))  # type: ignore[return-value]
 
 
 def shape_options(function: F) -> F:

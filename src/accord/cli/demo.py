@@ -60,7 +60,8 @@ def _plan(model: Model, shape: tuple[int, ...]) -> list[str]:
     backends = Counter(s.placement.backend for s in compiled.plan.steps)
     memory = model.memory({model.inputs[0].name: shape})
     rules = Counter(p.rule for p in compiled.log.patches)
-    user = [s.placement.op for s in compiled.plan.steps if s.placement.op.startswith("accord.demo::")]
+    composed = Counter(p.op for p in compiled.log.patches if p.rule == "compose-operators")
+    own = ", ".join(f"{n} × {op}" for op, n in composed.items())
     saved = 1 - memory["arena"] / memory["unshared"] if memory["unshared"] else 0.0
     return [
         f"graph    {sum(1 for _ in compiled.model.graph)} nodes after {len(compiled.log.patches)} rewrites"
@@ -68,5 +69,5 @@ def _plan(model: Model, shape: tuple[int, ...]) -> list[str]:
         f"steps    {', '.join(f'{n} on {b}' for b, n in backends.most_common())}",
         f"memory   {size_text(memory['arena'])} in one arena, {saved:.0%} less than a buffer for each value",
         f"weights  {size_text(memory['constants'])}",
-        f"operator {len(user)} × {user[0] if user else 'none'}, declared in accord/demo/operators.py",
+        f"operator {own}, declared in accord/demo/operators.py and compiled",
     ]

@@ -45,6 +45,7 @@ for verb in (new_command, header_command, check_command, op_bench.command, op_do
 @click.pass_obj
 def list_command(screen: Screen, domain: str | None, pattern: str) -> None:
     """List the operators that have a contract."""
+    import accord.ops.catalog  # noqa: F401  makes the operators of com.microsoft known
     from accord.contract.registry import all_contracts
 
     try:
@@ -87,20 +88,11 @@ def list_command(screen: Screen, domain: str | None, pattern: str) -> None:
 @click.pass_obj
 def show_command(screen: Screen, name: str, opset: int | None) -> None:
     """Show the contract of NAME, or of domain::NAME."""
-    from accord.contract.registry import contract_for
+    from accord.contract.registry import NEWEST
+    from accord.workbench.loading import find_contract
 
-    domain, _, plain = name.rpartition("::")
-    contract = contract_for(domain, plain, opset if opset is not None else _newest(domain))
-    data = _described(contract)
+    data = _described(find_contract(name, NEWEST if opset is None else opset))
     screen.show(data, lambda console: _draw(console, data))
-
-
-def _newest(domain: str) -> int:
-    """The newest version of ``domain`` that ONNX knows; for other domains, one past every version."""
-    import onnx.defs
-
-    versions: Mapping[str, Any] = onnx.defs.C.schema_version_map()
-    return int(versions[domain][1]) if domain in versions else 1 << 30
 
 
 def _arity(least: int, most: int | None) -> str:

@@ -67,7 +67,7 @@ def parse_attributes(texts: Sequence[str]) -> dict[str, Any]:
     cls=Verb,
     examples=(
         "accord op bench Softmax --sizes input=64x1024",
-        "accord op bench shop::Gate --load ops.py --sizes N=64,D=1024 --kernel c",
+        "accord op bench shop::Gate --load ops.py --sizes ...=64,D=1024 --kernel c",
         "accord op bench shop::Gate --load ops.py --save baseline.json",
     ),
 )

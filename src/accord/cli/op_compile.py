@@ -29,9 +29,9 @@ _EXAMPLES = (
 @click.command("compile", cls=Verb, examples=_EXAMPLES)
 @click.argument("name")
 @load_option
-@click.option("--arch", "names", multiple=True, metavar="SM", help="Only for this architecture; may be repeated.")
-@click.option("--kernel", "only", help="Only the kernel of this name.")
-@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size or attribute to compile for.")
+@click.option("--arch", "names", multiple=True, metavar="SM", help="Only for this architecture; repeatable.")
+@click.option("--kernel", "only", metavar="NAME", help="Only this kernel. [default: all for a GPU]")
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="A size or attribute; repeatable.")
 @click.pass_context
 def command(ctx: click.Context, name: str, names: tuple[str, ...], only: str | None, sizes: tuple[str, ...]) -> None:
     """Compile the Triton and CUDA kernels of NAME for each architecture; no GPU is needed.
@@ -39,18 +39,17 @@ def command(ctx: click.Context, name: str, names: tuple[str, ...], only: str | N
     Registers, spilled registers and shared memory are read out of the machine code and held against the limits of the
     architecture. The exit code is 1 if a kernel does not compile or takes more than there is.
     """
-    from accord.contract.registry import contract_for
     from accord.kernels.architectures import compile_report
+    from accord.workbench.loading import find_contract
 
-    domain, _, plain = name.rpartition("::")
-    contract = contract_for(domain, plain, 1 << 30)
+    contract = find_contract(name)
     chosen = [k for k in contract.kernels if k.kind in ("triton", "cuda") and only in (None, k.name)]
     if not chosen:
         raise wrong_use(_nothing(contract, only))
     sample = dict(map(_size, sizes))
     report = [c for k in chosen for c in compile_report(contract, k, names, [sample] if sample else ())]
     screen: Screen = ctx.obj
-    data = {"operator": name, "compilations": [dataclasses.asdict(c) for c in report]}
+    data = {"operator": contract.semantic.qualified_name, "compilations": [dataclasses.asdict(c) for c in report]}
     screen.show(data, lambda console: _draw(console, report))
     if any(c.faults for c in report):
         ctx.exit(FAILED)

@@ -12,15 +12,15 @@ import click
 
 from accord.cli.common import (
     Choices,
+    Given,
     Screen,
     Verb,
     compile_options,
-    input_option,
+    feed_options,
     line,
     model_argument,
     plural,
     seconds_text,
-    shape_options,
     size_text,
     table,
     wrong_use,
@@ -60,8 +60,7 @@ _SHORT = 2e-3
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for op_profile.json and trace.json (for Perfetto or chrome://tracing).",
 )
-@input_option
-@shape_options
+@feed_options
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Timed runs.")
 @click.option("--top", type=click.IntRange(0), default=20, show_default=True, help="Steps to list; 0 for all.")
 @click.option("--peaks", is_flag=True, help="Measure what the machine can do again, instead of using what is known.")
@@ -72,9 +71,7 @@ def command(
     screen: Screen,
     model: Path,
     out: Path | None,
-    inputs: tuple[str, ...],
-    shape: tuple[str, ...],
-    seed: int,
+    given: Given,
     runs: int,
     top: int,
     peaks: bool,
@@ -86,16 +83,13 @@ def command(
     at the measured bandwidth of the memory that holds them, whichever is longer; "of peak" is that time against the
     measured one. Inputs that are not given are random.
     """
-    from accord.cli.feeds import make_feed
     from accord.profile.profile import profile
     from accord.profile.trace import chrome_trace
 
     if out is not None:
         _make_folder(out)
     compiled = choices.compile(model, screen)
-    feed = make_feed(compiled, inputs, shape, seed)
-    for name, size in feed.assumed.items():
-        screen.note(f"size '{name}' is not given: {size} taken; --shape {name}=... sets it")
+    feed = given.feed(compiled, screen)
     with screen.progress(f"profiling {model.name}", 3) as advance:
         measured = profile(compiled, dict(feed), runs=runs, again=peaks, advance=advance)
     options = {"device": choices.device, "level": choices.level, "disabled_rules": list(choices.disabled_rules)}

@@ -11,15 +11,15 @@ import click
 
 from accord.cli.common import (
     Choices,
+    Given,
     Screen,
     Verb,
     compile_options,
-    input_option,
+    feed_options,
     line,
     model_argument,
     plural,
     seconds_text,
-    shape_options,
     table,
     wrong_use,
 )
@@ -42,8 +42,7 @@ __all__ = ["command"]
     ),
 )
 @model_argument
-@input_option
-@shape_options
+@feed_options
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder to save the outputs in.")
 @load_option
 @compile_options
@@ -51,9 +50,7 @@ __all__ = ["command"]
 def command(
     screen: Screen,
     model: Path,
-    inputs: tuple[str, ...],
-    shape: tuple[str, ...],
-    seed: int,
+    given: Given,
     output: Path | None,
     choices: Choices,
 ) -> None:
@@ -62,15 +59,12 @@ def command(
     Inputs that are not given are random: real numbers in [0, 1), 8-bit integers over their range, wider integers 0
     or 1.
     """
-    from accord.cli.feeds import make_feed
     from accord.cli.placed import fallback_counts, fallback_text
 
     began = time.perf_counter()
     compiled = choices.compile(model, screen)
     compile_time = time.perf_counter() - began
-    feed = make_feed(compiled, inputs, shape, seed)
-    for name, size in feed.assumed.items():
-        screen.note(f"size '{name}' is not given: {size} taken; --shape {name}=... sets it")
+    feed = given.feed(compiled, screen)
     with screen.progress(f"running {model.name}"):
         began = time.perf_counter()
         outputs = compiled(dict(feed))
@@ -80,10 +74,10 @@ def command(
     for field in fields:
         field.pop("value", None)
     plan = compiled.plan
-    given = [{"name": n, "dtype": _dtype(v), "shape": _shape(v), "from": feed.sources[n]} for n, v in feed.items()]
+    fed = [{"name": n, "dtype": _dtype(v), "shape": _shape(v), "from": feed.sources[n]} for n, v in feed.items()]
     data = {
         "model": str(model),
-        "inputs": given,
+        "inputs": fed,
         "outputs": fields,
         "saved": saved,
         "steps": len(plan.steps),
@@ -98,7 +92,7 @@ def command(
             f"ran in {seconds_text(run_time)}",
         )
         line(console, fallback_text(plan), style="yellow" if data["fallbacks"] else None)
-        table(console, "", ("input", "dtype", "shape", "from"), [[_cell(v) for v in i.values()] for i in given])
+        table(console, "", ("input", "dtype", "shape", "from"), [[_cell(v) for v in i.values()] for i in fed])
         titles = ("output", "dtype", "shape", ">min", ">mean", ">max", ">NaN")
         table(console, "", titles, [[_cell(f[key]) for key in _KEYS] for f in fields])
         for path in saved:

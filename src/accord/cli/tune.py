@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from accord.cli.common import (
     Choices,
+    Given,
     Screen,
     Verb,
     compile_options,
-    input_option,
+    feed_options,
     line,
     model_argument,
     plural,
     seconds_text,
-    shape_options,
     table,
 )
 from accord.cli.sources import load_option
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from accord.runtime.model import Model
 
 __all__ = ["command"]
 
@@ -40,8 +37,7 @@ __all__ = ["command"]
     ),
 )
 @model_argument
-@input_option
-@shape_options
+@feed_options
 @click.option("--runs", type=click.IntRange(1), default=24, show_default=True, help="Timed runs of each alternative.")
 @load_option
 @compile_options
@@ -49,9 +45,7 @@ __all__ = ["command"]
 def command(
     screen: Screen,
     model: Path,
-    inputs: tuple[str, ...],
-    shape: tuple[str, ...],
-    seed: int,
+    given: Given,
     runs: int,
     choices: Choices,
 ) -> None:
@@ -59,17 +53,10 @@ def command(
 
     Loads of the same file with the same options make the same choices. Sizes that are not given are assumed.
     """
-    from accord.cli.feeds import make_feed
     from accord.profile.tuning import tune_with
 
-    def make_inputs(loaded: Model) -> Mapping[str, Any]:
-        feed = make_feed(loaded, inputs, shape, seed)
-        for name, size in feed.assumed.items():
-            screen.note(f"size '{name}' is not given: {size} taken; --shape {name}=... sets it")
-        return dict(feed)
-
     with screen.progress(f"tuning {model.name}") as advance:
-        found = tune_with(model, make_inputs, choices.options(), runs, advance)
+        found = tune_with(model, lambda loaded: given.feed(loaded, screen), choices.options(), runs, advance)
 
     def draw(console: Console) -> None:
         if not found.nodes:

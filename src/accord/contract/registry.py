@@ -9,7 +9,7 @@ import difflib
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from accord.contract.contract import Attribute, Contract, Execution, Parameter, Scheduling, Semantic, Tolerance
 from accord.errors import ContractError, UnknownOperatorError
@@ -17,6 +17,7 @@ from accord.ir.infer import RANDOM
 
 __all__ = [
     "BUILT_IN",
+    "NEWEST",
     "OWN",
     "TOLERANCE",
     "all_contracts",
@@ -121,7 +122,11 @@ def user_operators() -> frozenset[tuple[str, str]]:
 BUILT_IN = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"})
 
 
-def user_contract(domain: str, name: str, version: int) -> Contract | None:
+#: Past every version of a domain: asks for the newest.
+NEWEST: Final = 1 << 30
+
+
+def user_contract(domain: str, name: str, version: int = NEWEST) -> Contract | None:
     """The user's contract in force for an operator as of ``version``, or None.
 
     A domain of which nothing is known is looked for among installed packages.
@@ -138,7 +143,7 @@ def user_contract(domain: str, name: str, version: int) -> Contract | None:
     return None
 
 
-def contract_for(domain: str, name: str, version: int) -> Contract:
+def contract_for(domain: str, name: str, version: int = NEWEST) -> Contract:
     """The contract in force for an operator as of ``version`` of its domain.
 
     Raises:
@@ -152,9 +157,11 @@ def contract_for(domain: str, name: str, version: int) -> Contract:
     if found is None and (domain, name) in (declared := _declared()):
         found = Contract(declared[domain, name])
     if found is None:
+        shown = f"{domain}::{name}" if domain else name
+        asked = "" if version == NEWEST else f" for version {version} of domain {domain or 'ai.onnx'}"
         raise UnknownOperatorError(
-            f"no operator {domain + '::' if domain else ''}{name} is known for version {version} of its domain",
-            op=f"{domain}::{name}" if domain else name,
+            f"no operator {shown} is known{asked}",
+            op=shown,
             remedy=_suggest(domain, name, version),
         )
     return found
@@ -243,36 +250,43 @@ def all_contracts() -> list[Contract]:
 
 
 def _suggest(domain: str, name: str, version: int) -> str:
+    """What is known that comes near, and what to do."""
     import onnx.defs
 
-    history = [s for s in onnx.defs.get_all_schemas_with_history() if s.name == name and s.domain == domain]
+    schemas = onnx.defs.get_all_schemas_with_history()
+    history = [s for s in schemas if s.name == name and s.domain == domain]
+    correct = "Ask for such a version." if version == NEWEST else "Convert the model, or correct its opset import."
     if history:
         live = sorted(s.since_version for s in history if not s.deprecated)
         ended = [s.since_version for s in history if s.deprecated]
         text = f"{name} exists from version {live[0]}" if live else f"{name} was never usable"
         if ended:
             text += f" and was removed in version {min(ended)}"
-        return f"{text}; the model declares {version}. Convert the model, or correct its opset import."
-    known = {(s.domain, s.name) for s in onnx.defs.get_all_schemas()} | set(_declared())
+        return f"{text}. {correct}"
+    since: dict[tuple[str, str], int] = {}
+    for s in schemas:
+        since[s.domain, s.name] = min(s.since_version, since.get((s.domain, s.name), s.since_version))
+    known = since.keys() | _declared().keys()
     with _LOCK:
-        known |= set(_USER)
+        known |= _USER.keys()
         own = [c.semantic for c in _USER.get((domain, name), ())]
     if own:
         spans = [f"versions {s.since_version} to {s.until_version or 'the newest'}" for s in own]
-        return f"It is declared for {', '.join(spans)}; the model declares {version}. Correct its opset import."
+        return f"It is declared for {', '.join(spans)}. {correct}"
     elsewhere = sorted(d or "ai.onnx" for d, n in known if n == name)
     if elsewhere:
-        return f"{name} exists in domain {', '.join(elsewhere)}: correct the node's domain."
-    near = difflib.get_close_matches(name, sorted({n for _, n in known}), n=3, cutoff=0.6)
+        return f"{name} exists in domain {', '.join(elsewhere)}: correct the domain."
+    if not any(d == domain for d, _ in known):
+        domains = ", ".join(sorted({d or "ai.onnx" for d, _ in known}))
+        return (
+            f"Nothing is known of domain {domain}, only of {domains}. Correct it, import the file that declares it "
+            "(--load FILE on the command line) or declare it "
+            "with `accord.operator`, or install the package that offers it."
+        )
     declare = "or declare it with `accord.operator` before loading"
-    if near:
-        parts = []
-        for n in near:
-            d = min(d for d, m in known if m == n)
-            since = min(
-                (s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == (d, n)),
-                default=1,
-            )
-            parts.append(f"{d + '::' if d else ''}{n} (since {since})")
-        return f"Did you mean {', '.join(parts)}? Correct the node, {declare}."
-    return f"Check the name and domain, {declare}."
+    near = difflib.get_close_matches(name, sorted({n for _, n in known}), n=3, cutoff=0.6)
+    if not near:
+        return f"Check the name and domain, {declare}."
+    homes = [(domain if (domain, n) in known else min(d for d, m in known if m == n), n) for n in near]
+    named = [f"{d + '::' if d else ''}{n} (since {since.get((d, n), 1)})" for d, n in homes]
+    return f"Did you mean {', '.join(named)}? Correct the name, {declare}."

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from accord.contract.operator import Tensor, operator
@@ -22,3 +24,13 @@ def channel_shuffle(x: Tensor["T", "N", "C", "H", "W"], *, groups: int) -> Tenso
 
 channel_shuffle.constraint("groups >= 1", "C % groups == 0")
 channel_shuffle.types(T=["float32", "float16", "bfloat16", "int8"])
+
+
+@channel_shuffle.composition
+def moved(b: Any, x: Any, *, groups: int) -> Any:
+    """Two views and a permutation, which the compiler joins with what comes before and after."""
+    count = b.ints(groups)
+    batch, channels, image = (b("Shape", x, **part) for part in ({"end": 1}, {"start": 1, "end": 2}, {"start": 2}))
+    split = b("Concat", batch, count, b("Div", channels, count), image, axis=0)
+    y = b("Transpose", b("Reshape", x, split, allowzero=1), perm=(0, 2, 1, 3, 4))
+    return b("Reshape", y, b("Shape", x), allowzero=1)

@@ -150,6 +150,7 @@ def compile_report(
     kernel: KernelDeclaration,
     architectures: Sequence[str] = (),
     samples: Sequence[Mapping[str, Any]] = (),
+    types: Mapping[str, str] | None = None,
 ) -> list[Compilation]:
     """Compile a Triton or CUDA kernel for architectures, and hold it against their limits.
 
@@ -158,6 +159,7 @@ def compile_report(
         kernel: One of its kernels, of kind "triton" or "cuda".
         architectures: Their names; empty: those that the kernel's contract lists, or all.
         samples: Sizes and attributes; empty: what the kernel's code declares, or sizes that the contract allows.
+        types: ONNX type by type variable; None: each that the kernel may be given.
 
     Returns:
         For each launch, architecture, combination of types and sample what came out, also where it does not compile.
@@ -174,11 +176,13 @@ def compile_report(
     if unknown:
         raise ContractError(f"unknown architecture {', '.join(unknown)}", op=op, expected=", ".join(ARCHITECTURES))
     found: dict[tuple[Any, ...], Compilation] = {}
-    ones = () if samples else _ones(contract, kernel)
-    for types in _types(contract, kernel):
-        for sample in (*(samples or _samples(contract, kernel)), *ones):
-            for name in named[:1] if sample in ones else named:
-                for c in _compilations(contract, kernel, ARCHITECTURES[name], types, sample):
+    wanted = [(s, named) for s in samples or _samples(contract, kernel)]
+    if not samples:
+        wanted.append((_ones(contract, kernel), named[:1]))
+    for given in _types(contract, kernel) if types is None else (types,):
+        for sample, names in wanted:
+            for name in names:
+                for c in _compilations(contract, kernel, ARCHITECTURES[name], given, sample):
                     found.setdefault((c.entry, c.architecture, *c.types.values(), *c.sizes.items()), c)
     return list(found.values())
 
@@ -201,7 +205,7 @@ def _samples(contract: Contract, kernel: KernelDeclaration) -> Sequence[Mapping[
     return declared or [{}]
 
 
-def _ones(contract: Contract, kernel: KernelDeclaration) -> Sequence[Mapping[str, Any]]:
+def _ones(contract: Contract, kernel: KernelDeclaration) -> Mapping[str, Any]:
     """As many sizes as possible 1: what is 1 is compiled in, and a kernel may not be made for that."""
     s = contract.semantic
     sizes = [str(x) for p in (*s.inputs, *s.outputs) for x in p.sizes or () if str(x).isidentifier()]
@@ -212,7 +216,7 @@ def _ones(contract: Contract, kernel: KernelDeclaration) -> Sequence[Mapping[str
         except ContractError:
             continue
         found[n] = 1
-    return (found,)
+    return found
 
 
 def _compilations(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from accord.contract.dtypes import short_name
 from accord.errors import BackendError, CompileError, ContractError
 from accord.kernels.cubin import Resources, read_resources
-from accord.kernels.device import DeviceKernel, architecture, core, launch
-from accord.kernels.launch import Launch, Memory, launches
+from accord.kernels.device import DeviceKernel, core, launch
+from accord.kernels.launch import Launch, Memory
 from accord.kernels.triton import kernel_arguments
 from accord.record import record
 
@@ -201,27 +201,17 @@ def shared_of(code: CudaCode, call: Launch) -> int:
 
 
 class CudaKernel(DeviceKernel):
-    """CUDA C++ kernels, started one after the other."""
+    """Kernels in CUDA C++."""
 
-    def start(
-        self,
-        inputs: Sequence[Memory | None],
-        outputs: Sequence[Memory | None],
-        attributes: Mapping[str, Any],
-        workspace: Memory | None,
-        stream: Any,
-    ) -> None:
+    def begin(self, call: Launch, target: int, stream: Any) -> None:
         """See :class:`~accord.kernels.device.DeviceKernel`."""
-        target = architecture()
         op = self.contract.semantic.qualified_name
-        calls = launches(self.contract, self.kernel.code, self.types, target, inputs, outputs, attributes, workspace)
-        for call in calls:
-            code: Any = call.code
-            compiled = compile_cuda(code, self.types, call.meta, target, op)
-            values = kernel_arguments(code.parameters, call, op)
-            arguments = [_argument(n, v, op) for n, v in values.items()]
-            block = block_of(code, call, op)
-            launch(compiled.cubin, code.entry, stream, call.grid, block, shared_of(code, call), arguments)
+        code: Any = call.code
+        compiled = compile_cuda(code, self.types, call.meta, target, op)
+        values = kernel_arguments(code.parameters, call, op)
+        arguments = [_argument(n, v, op) for n, v in values.items()]
+        block = block_of(code, call, op)
+        launch(compiled.cubin, code.entry, stream, call.grid, block, shared_of(code, call), arguments)
 
 
 def _argument(name: str, value: Any, op: str) -> tuple[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from accord.errors import BackendError, ExecutionError
 from accord.kernels.bound import KernelError, WriteKernel
-from accord.kernels.launch import Memory, is_contiguous, memory_of, on_device
+from accord.kernels.launch import Launch, Memory, is_contiguous, launches, memory_of, on_device
 from accord.kernels.signature import REFUSED
 
 if TYPE_CHECKING:
@@ -183,7 +183,6 @@ class DeviceKernel(WriteKernel):
                     found=f"address {m.address:#x}",
                 )
 
-    @abstractmethod
     def start(
         self,
         inputs: Sequence[Memory | None],
@@ -192,7 +191,32 @@ class DeviceKernel(WriteKernel):
         workspace: Memory | None,
         stream: Any,
     ) -> None:
-        """Start it on the current GPU, on memory there; nothing is waited for."""
+        """Start what it declares, one after the other, on the current GPU and memory there; nothing is waited for.
+
+        Raises:
+            BackendError: there is no GPU.
+            ContractError: the declaration fails for these arguments.
+            CompileError: it does not compile.
+            ExecutionError: the driver refuses.
+        """
+        target = architecture()
+        for call in self.launches(target, inputs, outputs, attributes, workspace):
+            self.begin(call, target, stream)
+
+    def launches(
+        self,
+        target: int,
+        inputs: Sequence[Memory | None],
+        outputs: Sequence[Memory | None],
+        attributes: Mapping[str, Any],
+        workspace: Memory | None,
+    ) -> list[Launch]:
+        """What a call starts; arguments as of :func:`accord.kernels.launch.launches`."""
+        return launches(self.contract, self.kernel.code, self.types, target, inputs, outputs, attributes, workspace)
+
+    @abstractmethod
+    def begin(self, call: Launch, target: int, stream: Any) -> None:
+        """Compile and start one launch for the current GPU, whose architecture is ``target``."""
 
     def emulate(
         self,

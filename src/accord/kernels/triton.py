@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from accord.errors import BackendError, CompileError, ContractError
 from accord.kernels.cubin import Resources, read_resources
-from accord.kernels.device import DeviceKernel, architecture, launch
-from accord.kernels.launch import Launch, Memory, launches, memory_of
+from accord.kernels.device import DeviceKernel, launch
+from accord.kernels.launch import Launch, Memory, memory_of
 from accord.record import record
 
 if TYPE_CHECKING:
@@ -330,42 +330,20 @@ def pointers_added(compiled: Any, passed: int) -> int:
 
 
 class TritonKernel(DeviceKernel):
-    """Triton kernels, started one after the other."""
+    """Kernels in Triton."""
 
-    def start(
-        self,
-        inputs: Sequence[Memory | None],
-        outputs: Sequence[Memory | None],
-        attributes: Mapping[str, Any],
-        workspace: Memory | None,
-        stream: Any,
-    ) -> None:
+    def begin(self, call: Launch, target: int, stream: Any) -> None:
         """See :class:`~accord.kernels.device.DeviceKernel`."""
-        target = architecture()
         op = self.contract.semantic.qualified_name
-        for call in self.launches(target, inputs, outputs, attributes, workspace):
-            compiled = compile_launch(call.code, call, target, op)  # type: ignore[arg-type]
-            values = kernel_arguments(compiled.passed, call, op)
-            arguments = [
-                (kind, v.address if isinstance(v, Memory) else v)
-                for kind, v in zip(compiled.kinds, values.values(), strict=True)
-            ]
-            arguments += [("p", 0)] * compiled.scratch
-            block = (compiled.threads, 1, 1)
-            launch(
-                compiled.cubin, compiled.name, stream, call.grid, block, compiled.shared, arguments, compiled.cluster
-            )
-
-    def launches(
-        self,
-        target: int,
-        inputs: Sequence[Memory | None],
-        outputs: Sequence[Memory | None],
-        attributes: Mapping[str, Any],
-        workspace: Memory | None,
-    ) -> list[Launch]:
-        """What a call starts; arguments as of :func:`accord.kernels.launch.launches`."""
-        return launches(self.contract, self.kernel.code, self.types, target, inputs, outputs, attributes, workspace)
+        compiled = compile_launch(call.code, call, target, op)  # type: ignore[arg-type]
+        values = kernel_arguments(compiled.passed, call, op)
+        arguments = [
+            (kind, v.address if isinstance(v, Memory) else v)
+            for kind, v in zip(compiled.kinds, values.values(), strict=True)
+        ]
+        arguments += [("p", 0)] * compiled.scratch
+        block = (compiled.threads, 1, 1)
+        launch(compiled.cubin, compiled.name, stream, call.grid, block, compiled.shared, arguments, compiled.cluster)
 
     def emulate(
         self,

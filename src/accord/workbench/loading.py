@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import accord.ops.catalog  # noqa: F401  makes the operators of com.microsoft known
 from accord.contract.contract import Contract
-from accord.contract.registry import contract_for, user_contracts
+from accord.contract.registry import NEWEST, contract_for, user_contracts
 from accord.contract.sources import load_file
+from accord.errors import UnknownOperatorError
 
-__all__ = ["find_contract", "load_files", "newest"]
+__all__ = ["find_contract", "load_files"]
 
 
 def load_files(paths: Sequence[str | Path]) -> list[Contract]:
@@ -34,23 +36,19 @@ def _file(contract: Contract) -> str | None:
     return None if code is None else str(code.co_filename)
 
 
-def newest(domain: str) -> int:
-    """The newest version of a domain that ONNX knows; for other domains, one past every version."""
-    import onnx.defs
+def find_contract(name: str, version: int = NEWEST) -> Contract:
+    """The contract of ``Name`` or ``domain::Name`` as of ``version`` of its domain.
 
-    versions = onnx.defs.C.schema_version_map()
-    return int(versions[domain][1]) if domain in versions else 1 << 30
-
-
-def find_contract(name: str) -> Contract:
-    """The newest contract of ``Name`` or ``domain::Name``; the domain may be left out where only one has the name.
+    A plain name is ONNX's; a user's operator goes by it where ONNX has none of that name, and no other domain either.
 
     Raises:
         UnknownOperatorError: there is none.
     """
     domain, _, plain = name.rpartition("::")
-    if not domain:
-        own = [c for c in user_contracts() if c.semantic.name == plain]
-        if len({c.semantic.domain for c in own}) == 1:
-            return own[-1]
-    return contract_for(domain, plain, newest(domain))
+    try:
+        return contract_for(domain, plain, version)
+    except UnknownOperatorError:
+        own = {c.semantic.domain for c in user_contracts() if c.semantic.name == plain}
+        if domain or len(own) != 1:
+            raise
+        return contract_for(own.pop(), plain, version)

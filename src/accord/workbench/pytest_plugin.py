@@ -3,7 +3,7 @@
 ::
 
     def test_gate(accord_gate):
-        accord_gate("shop::Gate", load="ops.py", kernel="c", sizes={"N": 64, "D": 1024})
+        accord_gate("shop::Gate", load="ops.py", kernel="c", sizes={"...": 64, "D": 1024})
 
 The baseline is named by ``--accord-baseline FILE``, or by ``accord_baseline`` in pytest's settings; without one the
 test is skipped. ``--accord-update`` measures the kernel into it instead.

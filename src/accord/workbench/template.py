@@ -68,9 +68,9 @@ def kernel(x, w, *, slope):  # noqa: ANN001, ANN201
 
 
 # A C function: write {stem}.c with the prototype that `accord op header {domain}::{name} --load {file}` prints,
-# build it with  cc -O2 -fPIC -shared -o {stem}.so {stem}.c -lm
-if (Path(__file__).parent / "{stem}.so").exists():
-    {function}.library("{stem}.so", "{stem}_{{T}}", types={{"T": ["float32"]}})
+# build it with  cc -O2 -fPIC -shared -o lib{stem}.so {stem}.c -lm
+if (Path(__file__).parent / "lib{stem}.so").exists():
+    {function}.library("lib{stem}.so", "{stem}_{{T}}", types={{"T": ["float32"]}})
 '''
 
 
@@ -95,7 +95,7 @@ def write(qualified: str, folder: Path) -> Path:
     domain, separator, name = qualified.rpartition("::")
     if not separator or not domain or not name.isidentifier() or not re.fullmatch(r"[\w.]+", domain):
         raise ContractError("an operator's name has a domain", expected="domain::Name", found=qualified)
-    if user_contract(domain, name, 1 << 30) is not None:
+    if user_contract(domain, name) is not None:
         raise ContractError(f"the operator {qualified} exists already", remedy="Choose another name.")
     stem = file_name(name)
     path = folder / f"{stem}.py"

@@ -100,7 +100,7 @@ class _Worker:
         from accord.contract.serial import as_json
 
         del files
-        made = builtin_contract(domain, name) if is_builtin(domain) else contract_for(domain, name, 1 << 30)
+        made = builtin_contract(domain, name) if is_builtin(domain) else contract_for(domain, name)
         return {"contract": as_json(made)}, []
 
     def compile(

@@ -22,13 +22,14 @@ from accord.backends.protocol import HostKernel, Launch, NativeKernel, Phase
 from accord.backends.root import RootView
 from accord.backends.view import NodeView
 from accord.contract.choose import Choice, call_attributes
-from accord.contract.contract import Execution
+from accord.contract.contract import Execution, Parameter, Semantic
 from accord.contract.sizes import evaluate_size
 from accord.errors import ContractError
 from accord.expr.onnx_ops import dtype_name
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
+from accord.ir.strides import Access
 from accord.kernels.bound import CallKernel, WriteKernel, bind_kernel, named_sizes, workspace_bytes
 from accord.kernels.library import function_address
 from accord.kernels.signature import Slot, signature, values_of
@@ -176,59 +177,106 @@ def _copy(b: Builder, source: str, target: str, count: str) -> None:
     b.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {count}, i1 false)")
 
 
+@record
+class _Tensor:
+    """An input or output of a call.
+
+    Attributes:
+        parameter: Its declaration.
+        shape: Its sizes; () where it is absent.
+        itemsize: Bytes of an element; 0 where it is absent.
+        access: Where its elements lie; None where it is absent.
+        operand: Its number among the phase's operands; None where it is absent.
+    """
+
+    parameter: Parameter
+    shape: Shape
+    itemsize: int
+    access: Access | None
+    operand: int | None
+
+    @property
+    def strides(self) -> tuple[DimLike, ...]:
+        """As they are handed over: zeros where it is absent."""
+        return (0,) * len(self.parameter.sizes or ()) if self.access is None else self.access.strides
+
+
+def _tensors(view: NodeView, s: Semantic, reads: Sequence[int], first: int) -> dict[str, _Tensor] | Reason:
+    """Inputs and outputs by name; the first output is the operand ``first``."""
+    found: dict[str, _Tensor] = {}
+    for i, p in enumerate(s.inputs):
+        there, fact = i in reads, view.tensor(i)
+        if there and fact.shape is None:
+            return Reason(f"the rank of '{p.name}' is not known")
+        itemsize = int(fact.dtype.itemsize) if there and fact.dtype is not None else 0
+        place = (view.access(i), reads.index(i)) if there else (None, None)
+        found[p.name] = _Tensor(p, fact.shape or (), itemsize, *place)
+    for j, p in enumerate(s.outputs):
+        if j >= len(view.node.outputs) or not view.node.outputs[j].name:
+            return Reason(f"the node does not ask for output '{p.name}', and a C function writes all of them")
+        fact = view.output(j)
+        if fact.shape is None:
+            return Reason(f"the rank of '{p.name}' is not known")
+        itemsize = 0 if fact.dtype is None else int(fact.dtype.itemsize)
+        found[p.name] = _Tensor(p, fact.shape, itemsize, view.output_access(j), first + j)
+    return found
+
+
+def _sizes(choice: Choice, tensors: Mapping[str, _Tensor]) -> dict[str, DimLike]:
+    """Sizes by name, as far as the choice of the kernel or a shape tells them."""
+    sizes: dict[str, DimLike] = dict(choice.bound.sizes)
+    for t in tensors.values():
+        named = t.parameter.sizes or ()
+        for size, n in zip(named, t.shape, strict=False) if t.access is not None and "..." not in named else ():
+            if isinstance(size, str) and size.isidentifier():
+                sizes.setdefault(size, n)
+    return sizes
+
+
+def _arguments(
+    writer: _Words,
+    slots: Sequence[Slot],
+    values: Sequence[Any],
+    tensors: Mapping[str, _Tensor],
+    alignment: int,
+    finishes: bool,
+) -> tuple[tuple[_Argument, ...], DimLike]:
+    """The arguments of the call, and the bytes of copies for operands that do not lie at ``alignment`` (0: none)."""
+    arguments: list[_Argument] = []
+    copies: DimLike = 0
+    for slot, value in zip(slots, values, strict=True):
+        if slot.kind in ("epilogue", "context"):
+            kind = "finish" if slot.kind == "epilogue" else "context"
+            arguments.append(_Argument(kind if finishes else "none"))
+        elif slot.kind not in ("input", "output"):
+            arguments.append(writer.argument(slot, value))
+        elif (t := tensors[slot.name]).access is None or t.operand is None:
+            arguments.append(_Argument("null"))
+        else:
+            count = D.product(t.shape) * t.itemsize
+            copied = writer.add(count) if alignment else -1
+            copies = copies + count + alignment if alignment else copies
+            offset = writer.add(t.access.offset * t.itemsize)
+            arguments.append(_Argument("operand", t.operand, offset, copied, slot.kind == "output"))
+    return tuple(arguments), copies
+
+
 def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
     """The step for a C function; what is fused behind it is computed by the function's own blocks."""
     contract, kernel, memory = choice.contract, choice.kernel, memory_of(choice)
-    s = contract.semantic
-    slots = signature(contract, kernel)
-    shapes: dict[str, Shape] = {}
-    facts = [(p, view.tensor(i), view.has(i)) for i, p in enumerate(s.inputs)]
-    named = [j < len(view.node.outputs) and bool(view.node.outputs[j].name) for j in range(len(s.outputs))]
-    facts += [(p, view.output(j), named[j]) for j, p in enumerate(s.outputs)]
-    for p, fact, there in facts:
-        if there and fact.shape is None:
-            return Reason(f"the rank of '{p.name}' is not known")
-        shapes[p.name] = fact.shape or ()
-    if not all(named):
-        missing = next(p.name for p, there in zip(s.outputs, named, strict=True) if not there)
-        return Reason(f"the node does not ask for output '{missing}', and a C function writes all of them")
+    s, slots = contract.semantic, signature(contract, kernel)
     reads = tuple(i for i in range(len(s.inputs)) if view.has(i))
     epilogue = view.epilogue if isinstance(view, RootView) else None
     first = len(reads) + (0 if epilogue is None else len(epilogue.extras))
-    operand = {("input", i): k for k, i in enumerate(reads)}
-    operand |= {("output", j): first + j for j in range(len(s.outputs))}
-    sizes: dict[str, DimLike] = dict(choice.bound.sizes)
-    for p, fact, there in facts:
-        for size, n in zip(p.sizes or (), fact.shape or (), strict=False) if "..." not in (p.sizes or ()) else ():
-            if there and isinstance(size, str) and size.isidentifier():
-                sizes.setdefault(size, n)
-    accesses = {p.name: view.access(i) for i, p in enumerate(s.inputs) if view.has(i)}
-    accesses |= {p.name: view.output_access(j) for j, p in enumerate(s.outputs)}
+    tensors = _tensors(view, s, reads, first)
+    if isinstance(tensors, Reason):
+        return tensors
+    sizes = _sizes(choice, tensors)
     own = _workspace(memory, sizes)
     if isinstance(own, Reason):
         return own
-    writer = _Words()
     address = function_address(kernel.code, choice.bound.types, s.qualified_name)
-    items: dict[str, int] = {
-        p.name: int(fact.dtype.itemsize) for p, fact, there in facts if there and fact.dtype is not None
-    }
-    aligns = memory.alignment > min(items.values(), default=1)
-    arguments: list[_Argument] = []
-    copies: DimLike = 0
-    call: dict[str, Any] = {
-        "input": list(range(len(s.inputs))),
-        "output": list(range(len(s.outputs))),
-        "size": {slot.name: sizes.get(slot.name, -1) for slot in slots if slot.kind == "size"},
-        "lead": D.product(choice.bound.lead or ()),
-        "shape": shapes,
-        "stride": {name: a.strides for name, a in accesses.items()} | _absent(facts, accesses),
-        "attribute": call_attributes(view, contract),
-        "workspace": None,
-        "bytes": own,
-        "stream": None,
-        "epilogue": None,
-        "context": None,
-    }
+    writer = _Words()
     finish: FinishCode | None = None
     if epilogue is not None:
         out = view.output()
@@ -237,36 +285,27 @@ def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
         if isinstance(words, Reason):
             return words
         finish = FinishCode(epilogue, len(out.shape or ()), writer.add(*words, 0), tuple(range(len(reads), first)))
-    for slot, value in zip(slots, values_of(slots, call), strict=True):
-        if slot.kind in ("epilogue", "context"):
-            arguments.append(
-                _Argument("none" if finish is None else "finish" if slot.kind == "epilogue" else "context")
-            )
-            continue
-        if slot.kind not in ("input", "output"):
-            arguments.append(writer.argument(slot, value))
-            continue
-        number = operand.get((slot.kind, slot.index))
-        if number is None:
-            arguments.append(_Argument("null"))
-            continue
-        count = D.product(shapes[slot.name]) * items[slot.name]
-        copied = writer.add(count) if aligns else -1
-        copies = copies + count + memory.alignment if aligns else copies
-        offset = accesses[slot.name].offset * items[slot.name]
-        arguments.append(_Argument("operand", number, writer.add(offset), copied, slot.kind == "output"))
+    call: dict[str, Any] = {
+        "input": list(range(len(s.inputs))),
+        "output": list(range(len(s.outputs))),
+        "size": {slot.name: sizes.get(slot.name, -1) for slot in slots if slot.kind == "size"},
+        "lead": D.product(choice.bound.lead or ()),
+        "shape": {name: t.shape for name, t in tensors.items()},
+        "stride": {name: t.strides for name, t in tensors.items()},
+        "attribute": call_attributes(view, contract),
+        "workspace": None,
+        "bytes": own,
+        "stream": None,
+        "epilogue": None,
+        "context": None,
+    }
+    aligns = memory.alignment > min((t.itemsize for t in tensors.values() if t.itemsize), default=1)
+    values, alignment = values_of(slots, call), memory.alignment if aligns else 0
+    arguments, copies = _arguments(writer, slots, values, tensors, alignment, finish is not None)
     total = D.floordiv(own + copies + _LINE - 1, _LINE) * _LINE if own != 0 or aligns else 0
-    code = CallCode(
-        tuple(arguments),
-        words=0,
-        alignment=memory.alignment,
-        workspace=-1 if total == 0 else first + len(s.outputs),
-        room=writer.add(total),
-        own=writer.add(own),
-    )
-    code = CallCode(
-        code.arguments, len(writer.words) + _FIRST, code.alignment, code.workspace, code.room, code.own, finish
-    )
+    workspace = -1 if total == 0 else first + len(s.outputs)
+    room, mine = writer.add(total), writer.add(own)
+    code = CallCode(arguments, len(writer.words) + _FIRST, memory.alignment, workspace, room, mine, finish)
     operands = tuple(range(first + len(s.outputs) + (total != 0)))
     phase = Phase(code, operands, tuple(writer.words), functools.partial(_launch, address, finish))
     pairs = () if aligns else (*memory.in_place, *memory.state)
@@ -282,11 +321,6 @@ def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
 
 def _launch(address: int, finish: FinishCode | None, words: Sequence[int]) -> Launch:
     return Launch((address, 0 if finish is None else finish, *words), 1)
-
-
-def _absent(facts: Sequence[Any], accesses: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Strides of tensors that are not there."""
-    return {p.name: (0,) * len(p.sizes or ()) for p, _, _ in facts if p.name not in accesses}
 
 
 def _workspace(memory: Execution, sizes: Mapping[str, DimLike]) -> DimLike | Reason:

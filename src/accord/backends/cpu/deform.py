@@ -18,7 +18,7 @@ from accord.backends.cpu.contraction import Left, RightMatrix, Walk, contraction
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder
-from accord.backends.cpu.panels import Chunk, PanelSource, Rows, clear
+from accord.backends.cpu.panels import Filling, PanelSource, clear
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.transpose import converted
@@ -68,21 +68,10 @@ class DeformSource(PanelSource):
         further = (f"{t}.{what}" for t in ("offset", "mask")[: 1 + self.masked] for what in ("at", "row", "k", *rows))
         return ("a.image", *own, *further)
 
-    def fill(
-        self,
-        b: Builder,
-        dtype: str,
-        parameters: Mapping[str, str],
-        base: str,
-        rows: Rows,
-        first: str,
-        count: str,
-        chunk: Chunk,
-        panel: str,
-        pitch: str,
-    ) -> None:
+    def fill(self, b: Builder, want: Filling) -> None:
         """See :class:`accord.backends.cpu.panels.Source`."""
-        p, words = parameters, 3 + self.axes
+        dtype, p, chunk = want.dtype, want.parameters, want.chunk
+        words = 3 + self.axes
         table = b.op(f"getelementptr i64, ptr {p['pieces']}, i64 {b.mul(chunk.first, words)}")
         pieces = b.sub(chunk.last, chunk.first)
         types = {"offset": "u8" if self.coded else self.dtype, "mask": self.dtype}
@@ -91,16 +80,15 @@ class DeformSource(PanelSource):
             for i, name in enumerate(("offset", "mask")[: 1 + self.masked])
         }
         own = {"table": b.operand(self.operand + 1 + self.masked)} if self.coded else {}
-        with rows.walk(first, count) as (r, at):
+        with want.walk(b) as (_, at, start):
             image, pixel = at[0], at[1:]
-            place = b.address(base, self.dtype, b.mul(image, p["a.image"]))
+            place = b.address(want.base, self.dtype, b.mul(image, p["a.image"]))
             here = dict(own)
             for name, address in tensors.items():
                 here[name] = b.address(address, types[name], b.mul(image, p[f"{name}.row"]))
                 for i, index in enumerate(pixel):
                     here[name] = b.address(here[name], types[name], b.mul(index, p[f"{name}.row{i}"]))
             corner = [b.sub(b.mul(index, p[f"x{i}.step"]), p[f"x{i}.pad"]) for i, index in enumerate(pixel)]
-            start = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(r, pitch)}")
             with b.loop_carrying(0, pieces, 1, (("ptr", start), ("ptr", table))) as (_, (target, entry), later):
                 channel, length, tap, *distances = (
                     b.op(f"load i64, ptr {b.address(entry, 'i64', k)}") for k in range(words)

@@ -11,7 +11,7 @@ from accord.backends.cpu.halves import PAIRS, round_lines, round_rows
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.lanes import multiply
 from accord.backends.cpu.llvm import Builder
-from accord.backends.cpu.panels import Chunk, Rows, pack_panel, pack_taps
+from accord.backends.cpu.panels import Chunk, Filling, Rows, pack_panel, pack_taps
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.store import Pattern, Store
 from accord.backends.cpu.tile import CACHE_LINE, MOST_HEIGHT
@@ -150,7 +150,8 @@ class GemmWriter:
     def fill(self, base: str, row: str, rows: str, chunk: Chunk) -> None:
         """Have the source fill A's panel."""
         self.code.left.fill(
-            self.b, self.code.lanes.left, self.p, base, self.rows, row, rows, chunk, self.panel_a, self.p["pitch"]
+            self.b,
+            Filling(self.code.lanes.left, self.p, base, self.rows, row, rows, chunk, self.panel_a, self.p["pitch"]),
         )
 
     def _left(self, base: str, row: str, rows: str, chunk: Chunk) -> tuple[str, str]:

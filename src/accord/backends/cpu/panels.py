@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chunk",
+    "Filling",
     "MatrixSource",
     "PanelSource",
     "Rows",
@@ -141,6 +142,40 @@ class Rows:
             following.extend(later)
 
 
+@record
+class Filling:
+    """Rows of a panel that a source is to fill with a chunk of k, while code is written.
+
+    Attributes:
+        dtype: Of the panel.
+        parameters: Names to values; "pieces" is the address of the table of pieces, "padding" what an image has around
+            it, if that is not zero.
+        base: Address of A.
+        rows: The rows' axes.
+        first: First row.
+        count: How many.
+        chunk: Part of k.
+        panel: Address.
+        pitch: Bytes from row to row.
+    """
+
+    dtype: str
+    parameters: Mapping[str, str]
+    base: str
+    rows: Rows
+    first: str
+    count: str
+    chunk: Chunk
+    panel: str
+    pitch: str
+
+    @contextmanager
+    def walk(self, b: Builder) -> Iterator[tuple[str, list[str], str]]:
+        """``for r in range(count)``; yields ``r``, the row's coordinates, and its address in the panel."""
+        with self.rows.walk(self.first, self.count) as (r, at):
+            yield r, at, b.op(f"getelementptr i8, ptr {self.panel}, i64 {b.mul(r, self.pitch)}")
+
+
 class Source(Protocol):
     """Where the rows of A come from. Hashable: it is part of the code's key."""
 
@@ -170,34 +205,8 @@ class Source(Protocol):
     def dtype(self) -> str:
         """Element type in memory."""
 
-    def fill(
-        self,
-        b: Builder,
-        dtype: str,
-        parameters: Mapping[str, str],
-        base: str,
-        rows: Rows,
-        first: str,
-        count: str,
-        chunk: Chunk,
-        panel: str,
-        pitch: str,
-    ) -> None:
-        """Write code that fills ``count`` rows of a panel, from row ``first`` on, with a chunk of k.
-
-        Args:
-            b: Where to write.
-            dtype: Of the panel.
-            parameters: Names to values; "pieces" is the address of the table of pieces, "padding" what an image has
-                around it, if that is not zero.
-            base: Address of A.
-            rows: The rows' axes.
-            first: First row.
-            count: How many.
-            chunk: Part of k; up to two vectors after a row's last element may be overwritten.
-            panel: Address.
-            pitch: Bytes from row to row.
-        """
+    def fill(self, b: Builder, want: Filling) -> None:
+        """Write code that fills a panel; up to two vectors after a row's last element may be overwritten."""
 
     def lines(
         self, b: Builder, dtype: str, parameters: Mapping[str, str], row: str, rows: str, panel: str, pitch: str
@@ -264,38 +273,26 @@ class MatrixSource(PanelSource):
         """Elements follow each other from row to row only."""
         return self.step == "s" and self.row == "1"
 
-    def fill(
-        self,
-        b: Builder,
-        dtype: str,
-        parameters: Mapping[str, str],
-        base: str,
-        rows: Rows,
-        first: str,
-        count: str,
-        chunk: Chunk,
-        panel: str,
-        pitch: str,
-    ) -> None:
+    def fill(self, b: Builder, want: Filling) -> None:
         """See :class:`Source`."""
-        step = parameters.get("a.k", "1")
-        start = b.address(base, self.dtype, b.mul(chunk.start, step))
+        dtype, p, length = want.dtype, want.parameters, want.chunk.length
+        step = p.get("a.k", "1")
+        start = b.address(want.base, self.dtype, b.mul(want.chunk.start, step))
         if self.transposes:
-            source = b.address(start, self.dtype, first)
-            transpose(b, parameters["a.transpose"], dtype, self.dtype, source, step, chunk.length, count, panel, pitch)
+            source, function = b.address(start, self.dtype, want.first), p["a.transpose"]
+            transpose(b, function, dtype, self.dtype, source, step, length, want.count, want.panel, want.pitch)
             return
-        with rows.walk(first, count) as (r, at):
+        with want.walk(b) as (r, at, target):
             if self.row == "s":
                 place = start
                 for i, index in enumerate(at):
-                    place = b.address(place, self.dtype, b.mul(index, parameters[f"a.row{i}"]))
+                    place = b.address(place, self.dtype, b.mul(index, p[f"a.row{i}"]))
             else:
-                place = b.address(start, self.dtype, b.mul(b.add(first, r), parameters["a.row"]))
-            target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(r, pitch)}")
+                place = b.address(start, self.dtype, b.mul(b.add(want.first, r), p["a.row"]))
             if self.step == "1":
-                copy(b, dtype, self.dtype, place, chunk.length, target)
+                copy(b, dtype, self.dtype, place, length, target)
             else:
-                gather(b, dtype, self.dtype, place, step, chunk.length, target)
+                gather(b, dtype, self.dtype, place, step, length, target)
 
 
 def copy(b: Builder, dtype: str, source: str, place: str, length: str, target: str) -> None:

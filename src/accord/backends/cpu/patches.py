@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from accord.backends.cpu.blocking import MOST_CHUNK
 from accord.backends.cpu.llvm import Builder
-from accord.backends.cpu.panels import Chunk, PanelSource, Rows, clear, copy
+from accord.backends.cpu.panels import Filling, PanelSource, clear, copy
 from accord.record import record
 
 __all__ = ["AXIS_NAMES", "PatchSource", "Window", "length_of", "pieces_of", "reach"]
@@ -63,26 +63,14 @@ class PatchSource(PanelSource):
         own = (f"x{i}.{what}" for i in range(self.axes) for what in AXIS_NAMES)
         return (*(("a.image",) if self.images else ()), *own)
 
-    def fill(
-        self,
-        b: Builder,
-        dtype: str,
-        parameters: Mapping[str, str],
-        base: str,
-        rows: Rows,
-        first: str,
-        count: str,
-        chunk: Chunk,
-        panel: str,
-        pitch: str,
-    ) -> None:
+    def fill(self, b: Builder, want: Filling) -> None:
         """See :class:`accord.backends.cpu.panels.Source`."""
-        p = parameters
+        dtype, p, chunk = want.dtype, want.parameters, want.chunk
         words = 3 + self.axes
         table = b.op(f"getelementptr i64, ptr {p['pieces']}, i64 {b.mul(chunk.first, words)}")
         pieces = b.sub(chunk.last, chunk.first)
-        with rows.walk(first, count) as (r, at):
-            place = base
+        with want.walk(b) as (_, at, start):
+            place = want.base
             if self.images:
                 place = b.address(place, self.dtype, b.mul(at[0], p["a.image"]))
             pixel = at[-self.axes :]
@@ -93,7 +81,6 @@ class PatchSource(PanelSource):
                 low = b.compare("sge", b.add(corner, p[f"x{i}.low"]), 0)
                 high = b.compare("slt", b.add(corner, p[f"x{i}.high"]), p[f"x{i}.size"])
                 inside = b.op(f"and i1 {inside}, {b.op(f'and i1 {low}, {high}')}")
-            start = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(r, pitch)}")
 
             def whole(place: str = place, start: str = start) -> None:
                 with b.loop_carrying(0, pieces, 1, (("ptr", start), ("ptr", table))) as (_, (target, entry), later):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
-from accord.backends.cpu.panels import Chunk, Rows, clear, copy, gather, transpose
+from accord.backends.cpu.panels import Filling, clear, copy, gather, transpose
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.transpose import converted
 from accord.expr.lang import bits
@@ -68,30 +68,18 @@ class StageSource:
         """Pixels follow each other, channels do not."""
         return self.mode == "planes"
 
-    def fill(
-        self,
-        b: Builder,
-        dtype: str,
-        parameters: Mapping[str, str],
-        base: str,
-        rows: Rows,
-        first: str,
-        count: str,
-        chunk: Chunk,
-        panel: str,
-        pitch: str,
-    ) -> None:
+    def fill(self, b: Builder, want: Filling) -> None:
         """See :class:`accord.backends.cpu.panels.Source`; here ``pitch`` is the bytes of a line of pixels."""
-        p = parameters
+        dtype, p, first, count = want.dtype, want.parameters, want.first, want.count
         last = self.axes - 1
         begin, columns = (first, count) if self.axes == 1 else ("0", p["x.line"])  # a block of whole lines, or of one
         pixels = b.add(b.mul(b.sub(columns, 1), p[f"x{last}.step"]), p[f"x{last}.span"])
         left = b.sub(b.mul(begin, p[f"x{last}.step"]), p[f"x{last}.pad"])
         low = b.max(b.min(b.sub(0, left), pixels), 0)
         high = b.max(b.min(b.sub(p[f"x{last}.size"], left), pixels), low)
-        start = b.address(base, self.dtype, b.mul(left, p[f"x{last}.stride"]))
+        start = b.address(want.base, self.dtype, b.mul(left, p[f"x{last}.stride"]))
         if self.axes == 1:
-            self._line(b, dtype, p, start, (low, high, pixels), panel)
+            self._line(b, dtype, p, start, (low, high, pixels), want.panel)
             return
         top = b.sub(b.mul(b.op(f"udiv i64 {first}, {p['x.line']}"), p["x0.step"]), p["x0.pad"])
         lines = b.op(f"udiv i64 {count}, {p['x.line']}")
@@ -99,7 +87,7 @@ class StageSource:
         with b.loop(0, height) as i:
             at = b.add(top, i)
             inside = b.compare("ult", at, p["x0.size"])
-            target = b.op(f"getelementptr i8, ptr {panel}, i64 {b.mul(i, pitch)}")
+            target = b.op(f"getelementptr i8, ptr {want.panel}, i64 {b.mul(i, want.pitch)}")
             place = b.address(start, self.dtype, b.mul(at, p["x0.stride"]))
             begin, end = (b.op(f"select i1 {inside}, i64 {edge}, i64 {pixels}") for edge in (low, high))
             self._line(b, dtype, p, place, (begin, end, pixels), target)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from accord.backends.cpu.gemm_writer import GemmWriter
-from accord.backends.cpu.panels import Chunk
+from accord.backends.cpu.panels import Chunk, Filling
 from accord.backends.cpu.winograd_transforms import ACROSS, DOWN, PRODUCTS
 
 __all__ = ["WinogradWriter"]
@@ -28,7 +28,8 @@ class WinogradWriter(GemmWriter):
         count = b.mul(b.mul(down, DOWN[0]), padded)
         whole = Chunk("0", p["k"], "0", "0")
         pixels = {**p, "x.line": padded}
-        code.left.fill(b, code.dtype, pixels, here["a"], self.rows, first, count, whole, self.panel_a, p["pitch"])
+        want = Filling(code.dtype, pixels, here["a"], self.rows, first, count, whole, self.panel_a, p["pitch"])
+        code.left.fill(b, want)
         with self._each_tile(down, across) as (i, j, t):
             self._transform_inputs(i, j, t)
         with b.loop(0, PRODUCTS) as product, b.loop(*panels) as panel:

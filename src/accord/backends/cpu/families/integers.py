@@ -42,7 +42,7 @@ from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, contiguous
 
-__all__ = ["conv_integer", "matmul_integer", "qlinear_conv", "qlinear_matmul"]
+__all__ = ["conv", "matmul"]
 
 #: Stands for packed B among the numbers of inputs.
 _PACKED = -1
@@ -73,10 +73,8 @@ class _Names:
     bias: int = -1
 
 
-_MATMUL_INTEGER = _Names(0, 2, 1, 3)
-_QLINEAR_MATMUL = _Names(0, 2, 3, 5, (1, 4, 6), 7)
-_CONV_INTEGER = _Names(0, 2, 1, 3)
-_QLINEAR_CONV = _Names(0, 2, 3, 5, (1, 4, 6), 7, 8)
+_MATRICES = {"MatMulInteger": _Names(0, 2, 1, 3), "QLinearMatMul": _Names(0, 2, 3, 5, (1, 4, 6), 7)}
+_IMAGES = {"ConvInteger": _Names(0, 2, 1, 3), "QLinearConv": _Names(0, 2, 3, 5, (1, 4, 6), 7, 8)}
 
 
 @dataclass(frozen=True)
@@ -381,19 +379,10 @@ def _operands(view: NodeView, names: _Names) -> tuple[Shape, Shape, tuple[str, s
 # matrices
 
 
-@selects("MatMulInteger", epilogue=True)
-def matmul_integer(view: NodeView) -> Kernel | Reason:
-    """A batch of products with NumPy's rules, summed in 32 bits."""
-    return _matmul(view, _MATMUL_INTEGER)
-
-
-@selects("QLinearMatMul", epilogue=True)
-def qlinear_matmul(view: NodeView) -> Kernel | Reason:
-    """A batch of products with NumPy's rules, quantised again."""
-    return _matmul(view, _QLINEAR_MATMUL)
-
-
-def _matmul(view: NodeView, names: _Names) -> Kernel | Reason:
+@selects(*_MATRICES, epilogue=True)
+def matmul(view: NodeView) -> Kernel | Reason:
+    """A batch of products with NumPy's rules, summed in 32 bits; QLinearMatMul quantises them again."""
+    names = _MATRICES[view.node.op_type]
     found = _operands(view, names)
     if isinstance(found, Reason):
         return found
@@ -450,19 +439,10 @@ def _matmul(view: NodeView, names: _Names) -> Kernel | Reason:
 # images
 
 
-@selects("ConvInteger", epilogue=True)
-def conv_integer(view: NodeView) -> Kernel | Reason:
-    """Convolution over one to three spatial axes, summed in 32 bits."""
-    return _conv(view, _CONV_INTEGER)
-
-
-@selects("QLinearConv", epilogue=True)
-def qlinear_conv(view: NodeView) -> Kernel | Reason:
-    """Convolution over one to three spatial axes, quantised again."""
-    return _conv(view, _QLINEAR_CONV)
-
-
-def _conv(view: NodeView, names: _Names) -> Kernel | Reason:
+@selects(*_IMAGES, epilogue=True)
+def conv(view: NodeView) -> Kernel | Reason:
+    """Convolution over one to three spatial axes, summed in 32 bits; QLinearConv quantises it again."""
+    names = _IMAGES[view.node.op_type]
     found = _operands(view, names)
     if isinstance(found, Reason):
         return found

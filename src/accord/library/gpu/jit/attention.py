@@ -178,37 +178,25 @@ def _attend(
 
 
 @triton.jit
-def attention(
-    query,
-    key,
-    value,
-    mask,
-    output,
-    H,
-    G,
-    Q,
-    K,
-    factor,
-    reach,
-    parameter,
-    CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SCORE: tl.constexpr,
-    POSITIVE: tl.constexpr,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    BD: tl.constexpr,
-    BE: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Row-major queries [B, H, Q, D], keys [B, G, K, D], values [B, G, K, E]; a program for each block of queries."""
+def _share(Q, heads, BLOCK_Q: tl.constexpr):
+    """What a program does: the batch's head, the head, the first query.
+
+    Neighbours share a head, whose keys stay in the cache; the blocks that see most start first.
+    """
     blocks = tl.cdiv(Q, BLOCK_Q)
     program = tl.program_id(0)
-    # neighbours share a head, whose keys stay in the cache; the blocks that see most start first
-    block, bh = blocks - 1 - program % blocks, program // blocks
-    head = bh % H
+    block, own = blocks - 1 - program % blocks, program // blocks
+    return own, own % heads, block * BLOCK_Q
+
+
+@triton.jit
+def attention(
+    query, key, value, mask, output, H, G, Q, K, factor, reach, parameter, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    SCORE: tl.constexpr, POSITIVE: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Row-major queries [B, H, Q, D], keys [B, G, K, D], values [B, G, K, E]; a program for each block of queries."""
+    bh, head, first = _share(Q, H, BLOCK_Q)
     group = ((bh // H) * G + head // (H // G)).to(tl.int64)
     own = bh.to(tl.int64)
     mask_head = None
@@ -216,36 +204,17 @@ def attention(
         mask_head = mask + own * Q * K
     _attend(
         query + own * Q * D, key + group * K * D, value + group * K * E, mask_head, output + own * Q * E,
-        block * BLOCK_Q, head, H, Q, K, D, D, E, E, reach, parameter, factor, CAUSAL, WINDOW, SCORE, POSITIVE, D, E,
+        first, head, H, Q, K, D, D, E, E, reach, parameter, factor, CAUSAL, WINDOW, SCORE, POSITIVE, D, E,
         BD, BE, BLOCK_Q, BLOCK_K, PRECISION,
     )  # fmt: skip
 
 
 @triton.jit
 def scored_attention(
-    query,
-    key,
-    value,
-    output,
-    H,
-    G,
-    Q,
-    K,
-    factor,
-    reach,
-    parameter,
-    CAUSAL: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SCORE: tl.constexpr,
-    POSITIVE: tl.constexpr,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    BD: tl.constexpr,
-    BE: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    query, key, value, output, H, G, Q, K, factor, reach, parameter, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    SCORE: tl.constexpr, POSITIVE: tl.constexpr, D: tl.constexpr, E: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Attention of operators without a mask."""
     attention(
         query, key, value, None, output, H, G, Q, K, factor, reach, parameter, CAUSAL, WINDOW, SCORE, POSITIVE, D, E,
@@ -255,32 +224,18 @@ def scored_attention(
 
 @triton.jit
 def attention_of_rows(
-    workspace,
-    output,
-    S,
-    heads,
-    groups,
-    factor,
-    CAUSAL: tl.constexpr,
-    POSITIVE: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BLOCK_Q: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    workspace, output, S, heads, groups, factor, CAUSAL: tl.constexpr, POSITIVE: tl.constexpr, D: tl.constexpr,
+    BD: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Rows of query, key and value heads side by side, as a projection leaves them; heads of the result likewise."""
     rows = workspace.to(tl.pointer_type(output.dtype.element_ty), bitcast=True)
-    blocks = tl.cdiv(S, BLOCK_Q)
-    program = tl.program_id(0)
-    block, bh = blocks - 1 - program % blocks, program // blocks
-    head = bh % heads
+    bh, head, query = _share(S, heads, BLOCK_Q)
     group = head // (heads // groups)
     width = (heads + 2 * groups) * D
     first = (bh // heads).to(tl.int64) * S
     row = rows + first * width
     _attend(
         row + head * D, row + (heads + group) * D, row + (heads + groups + group) * D, None,
-        output + first * heads * D + head * D, block * BLOCK_Q, head, heads, S, S, width, width, width, heads * D,
+        output + first * heads * D + head * D, query, head, heads, S, S, width, width, width, heads * D,
         0, 0.0, factor, CAUSAL, False, None, POSITIVE, D, D, BD, BD, BLOCK_Q, BLOCK_K, PRECISION,
     )  # fmt: skip

@@ -12,39 +12,30 @@ from accord.library.gpu.jit.activations import activated
 
 
 @triton.jit
-def conv2d(
-    x,
-    weight,
-    bias,
-    output,
-    N,
-    C,
-    H,
-    W,
-    M,
-    OH,
-    OW,
-    stride,
-    padding,
-    dilation,
-    groups,
-    PER: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Implicit GEMM; a program makes ``BLOCK_M`` channels of a group at ``BLOCK_P`` pixels of all images."""
+def _channels(M, groups, BLOCK_M: tl.constexpr):
+    """The group that a program is of, its channels in there, and how many a group has."""
     own = M // groups
     down = tl.cdiv(own, BLOCK_M)
     tile, group = tl.program_id(1) % down, tl.program_id(1) // down
-    m = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    return group, tile * BLOCK_M + tl.arange(0, BLOCK_M), own
+
+
+@triton.jit
+def _pixels(N, OH, OW, BLOCK_P: tl.constexpr):
+    """The pixels of a program: the image of each, its place in there, and whether there is one."""
     p = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P)
-    real = p < tl.cast(N, tl.int64) * OH * OW
-    image, place = p // (OH * OW), (p % (OH * OW)).to(tl.int32)
+    return p // (OH * OW), (p % (OH * OW)).to(tl.int32), p < tl.cast(N, tl.int64) * OH * OW
+
+
+@triton.jit
+def conv2d(
+    x, weight, bias, output, N, C, H, W, M, OH, OW, stride, padding, dilation, groups, PER: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Implicit GEMM; a program makes ``BLOCK_M`` channels of a group at ``BLOCK_P`` pixels of all images."""
+    group, m, own = _channels(M, groups, BLOCK_M)
+    image, place, real = _pixels(N, OH, OW, BLOCK_P)
     top, left = place // OW * stride - padding, place % OW * stride - padding
     source = x + (image * C + group * PER) * H * W
     K: tl.constexpr = PER * KH * KW
@@ -71,24 +62,9 @@ def conv2d(
 
 @triton.jit
 def depthwise_conv2d(
-    x,
-    weight,
-    bias,
-    output,
-    H,
-    W,
-    M,
-    OH,
-    OW,
-    stride,
-    padding,
-    dilation,
-    MULTIPLE: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-):
+    x, weight, bias, output, H, W, M, OH, OW, stride, padding, dilation, MULTIPLE: tl.constexpr, KH: tl.constexpr,
+    KW: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
     """Groups of one channel: a program makes ``BLOCK_P`` pixels of one channel of an image."""
     plane = tl.program_id(0)  # of the result
     channel = plane % M
@@ -144,42 +120,14 @@ def _corner(pixels, y, x, H, W, C, channel, high, weight, real, EVEN: tl.constex
 
 @triton.jit
 def _deform_conv2d(
-    offset,
-    mask,
-    bias,
-    output,
-    workspace,
-    factor,
-    N,
-    C,
-    H,
-    W,
-    M,
-    OH,
-    OW,
-    stride,
-    padding,
-    dilation,
-    groups,
-    offset_groups,
-    PER: tl.constexpr,
-    KW: tl.constexpr,
-    TAPS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    EVEN: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    offset, mask, bias, output, workspace, factor, N, C, H, W, M, OH, OW, stride, padding, dilation, groups,
+    offset_groups, PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     x = workspace.to(tl.pointer_type(output.dtype.element_ty), bitcast=True)
     weight = x + tl.cast(N, tl.int64) * H * W * C
-    own = M // groups
-    down = tl.cdiv(own, BLOCK_M)
-    tile, group = tl.program_id(1) % down, tl.program_id(1) // down
-    m = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    p = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P)
-    real = p < tl.cast(N, tl.int64) * OH * OW
-    image, place = p // (OH * OW), (p % (OH * OW)).to(tl.int32)
+    group, m, own = _channels(M, groups, BLOCK_M)
+    image, place, real = _pixels(N, OH, OW, BLOCK_P)
     top, left = place // OW * stride - padding, place % OW * stride - padding
     pixels = x + image * H * W * C
     share = C // offset_groups
