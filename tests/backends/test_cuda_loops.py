@@ -18,6 +18,7 @@ from triton_harness import NUMPY, Program, elementwise
 
 import accord
 from accord.backends.cpu import loops
+from accord.backends.cuda.printer import _SHORT
 from accord.expr.lang import DTYPES, call, cast, operand
 from accord.expr.math import FUNCTIONS
 from accord.expr.primitives import PRIMITIVES
@@ -76,6 +77,23 @@ def test_functions(folder, name):
         got = elementwise(folder, f"{name}_{dtype}", expr, arrays, [dtype] * count)
         near = 16 * np.finfo(NUMPY[dtype]).eps
         np.testing.assert_allclose(got, expected, rtol=near, atol=np.finfo(NUMPY[dtype]).smallest_normal)
+
+
+@pytest.mark.parametrize("name", sorted(_SHORT))
+def test_functions_of_results_of_16_bits(folder, name):
+    """Closer than half a unit in the last place of float16 and bfloat16, relative to the result."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([special_values("f32"), rng.standard_normal(400) * 10.0 ** rng.integers(-6, 2, 400)]).astype(F)
+    if name == "rsqrt":
+        x = np.abs(x)
+    expr = call(name, operand(0, "f32"))
+    with np.errstate(all="ignore"):
+        expected = compile_elementwise(expr, 1)(x).astype(np.float64)
+        got = elementwise(folder, f"short_{name}", expr, [x], ["f32"], short=True).astype(np.float64)
+    # what float16 cannot hold is none of its results
+    plain = np.isfinite(expected) & (np.abs(expected) < 65504) & (np.abs(x) < 1e30)
+    np.testing.assert_allclose(got[plain], expected[plain], rtol=2.0**-13, atol=2.0**-26)
+    assert np.isnan(got[np.isnan(x)]).all()
 
 
 def one(op, shape, dtype=F, extra=(), opset=24, **attributes):

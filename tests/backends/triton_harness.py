@@ -57,10 +57,12 @@ def memory(array: Array) -> Memory:
     return Memory(plain.ctypes.data, plain.shape, (1,), str(plain.dtype))
 
 
-def elementwise(folder: Path, name: str, expr: Expr, arrays: list[Array], types: list[str]) -> Array:
+def elementwise(
+    folder: Path, name: str, expr: Expr, arrays: list[Array], types: list[str], *, short: bool = False
+) -> Array:
     """``expr`` of whole arrays."""
     lines: list[str] = []
-    value = TritonPrinter(lines).value(expr, [f"a{k}" for k in range(len(types))])
+    value = TritonPrinter(lines, short=short).value(expr, [f"a{k}" for k in range(len(types))])
     loads = [f"a{k} = tl.load(x{k} + i, mask=mask)" + (" != 0" if t == "bool" else "") for k, t in enumerate(types)]
     stored = f"{value}.to(tl.int8)" if expr.dtype == "bool" else value
     body = "\n    ".join([*loads, *lines, f"tl.store(out + i, {stored}, mask=mask)"])

@@ -99,7 +99,7 @@ class _Writer:
 
     def printer(self) -> TritonPrinter:
         self.count += 1
-        return TritonPrinter(self.lines, f"x{self.count}_")
+        return TritonPrinter(self.lines, f"x{self.count}_", short=self.k.out.dtype in ("f16", "bf16"))
 
     # strides
 

@@ -25,6 +25,8 @@ class LoopWriter:
         self.lines: list[str] = []
         self.helpers: list[str] = []
         self.depth = 1
+        #: Whether all results are rounded to 16 bits.
+        self.short = all(s.dtype in ("f16", "bf16") for s in kernel.outputs)
         self.forms: list[Form] = [form_of(r) for r in kernel.reductions]
         self.results: dict[int, list[str]] = {}  # of reductions, by part
         self.count = 0
@@ -301,7 +303,7 @@ class LoopWriter:
 
     def _printer(self) -> TritonPrinter:
         self.count += 1
-        return TritonPrinter(_Lines(self), f"x{self.count}_")
+        return TritonPrinter(_Lines(self), f"x{self.count}_", short=self.short)
 
 
 class _Lines(list[str]):

@@ -3,6 +3,9 @@
 A value is a name of a block; every primitive becomes one line. Results have the bits that the CPU's kernels give: no
 product and sum are contracted but where an expression says so, division and square roots are rounded correctly, and
 functions are made of the same primitives. (Triton's interpreter rounds a fused multiply-add twice.)
+
+Where results are stored in 16 bits, of which f32 has 13 more, functions come from the hardware's approximations of
+exponentials and quotients (two units in the last place of f32).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from accord.errors import CompileError
-from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits
+from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, topological
 from accord.expr.math import expand
 
 __all__ = ["TYPES", "TritonPrinter", "literal"]
@@ -50,11 +53,13 @@ class TritonPrinter:
     Args:
         lines: Receives the code.
         prefix: Of the names that it makes.
+        short: Results are rounded to 16 bits.
     """
 
-    def __init__(self, lines: list[str], prefix: str = "v") -> None:
+    def __init__(self, lines: list[str], prefix: str = "v", *, short: bool = False) -> None:
         self.lines = lines
         self._prefix = prefix
+        self._short = short
         self._count = 0
         self._names: dict[Expr, str] = {}
         self._operands: tuple[str, ...] = ()
@@ -72,6 +77,8 @@ class TritonPrinter:
         if tuple(operands) != self._operands:
             self._operands = tuple(operands)
             self._names.clear()
+        if self._short and not any(n.op in _SHORT and n.dtype != "f32" for n in topological((expr,))):
+            return self._write(expand(expr, keep=_SHORT.keys(), lower=_LOWERED))
         return self._write(expand(expr, lower=_LOWERED))
 
     def _write(self, root: Expr) -> str:
@@ -103,6 +110,8 @@ class TritonPrinter:
         a = [self._names[x] for x in node.args]
         if node.op in _INFIX:
             return self.line(f"{a[0]} {_INFIX[node.op]} {a[1]}")
+        if node.op in _SHORT:
+            return _SHORT[node.op](self, a[0])
         writer = _WRITERS.get(node.op)
         if writer is None:
             raise CompileError(f"'{node.op}' is neither a primitive nor a function of expressions")
@@ -111,7 +120,8 @@ class TritonPrinter:
     # primitives
 
     def _div(self, node: Expr, a: list[str]) -> str:
-        return self.line(f"tl.div_rn({a[0]}, {a[1]})" if node.dtype == "f32" else f"{a[0]} / {a[1]}")
+        exact = node.dtype == "f32" and not self._short
+        return self.line(f"tl.div_rn({a[0]}, {a[1]})" if exact else f"{a[0]} / {a[1]}")
 
     def _fma(self, node: Expr, a: list[str]) -> str:
         del node
@@ -199,6 +209,46 @@ class TritonPrinter:
         negative = f"({a[0]} < 0) != ({a[1]} < 0)" if node.op == "idiv" else f"{a[0]} < 0"
         return self.line(f"tl.where({negative}, 0 - {found}, {found})")
 
+    # functions whose results are rounded to 16 bits
+
+    def _from(self, x: str, lowest: float) -> str:
+        """``x``, or what stands for all that is lower."""
+        return self.line(f"tl.where({x} < {lowest}, {lowest}, {x})")
+
+    def _short_tanh(self, x: str) -> str:
+        size = self.line(f"tl.abs({x})")
+        power = self.line(f"tl.exp(-2.0 * {size})")
+        large = self.line(f"(1.0 - {power}) / (1.0 + {power})")
+        square = self.line(f"{size} * {size}")
+        small = self.line(f"{size} - {size} * {square} * (0.33333334 - 0.13333334 * {square})")
+        found = self.line(f"tl.where({size} < 0.1, {small}, {large})")
+        return self.line(f"tl.where({x} < 0.0, -{found}, {found})")
+
+    def _short_erfc(self, z: str) -> str:
+        """Of what is not negative, to 1.2e-7 of its size: Press et al., "Numerical Recipes", section 6.2."""
+        t = self.line(f"1.0 / (1.0 + 0.5 * {z})")
+        sum_ = self.line(f"0.17087277 * {t} - 0.82215223")
+        for c in (1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223):
+            sum_ = self.line(f"{sum_} * {t} + {c}")
+        return self.line(f"{t} * tl.exp({sum_} - {z} * {z})")
+
+    def _short_erf(self, x: str) -> str:
+        size = self.line(f"tl.abs({x})")
+        large = self.line(f"1.0 - {self._short_erfc(size)}")
+        small = self.line(f"{size} * (1.1283792 - {size} * {size} * (0.37612638 - {size} * {size} * 0.11283791))")
+        found = self.line(f"tl.where({size} < 0.2, {small}, {large})")
+        return self.line(f"tl.where({x} < 0.0, -{found}, {found})")
+
+    def _short_gelu(self, x: str) -> str:
+        x = self._from(x, -14.6)
+        half = self.line(f"0.5 * {self._short_erfc(self.line(f'tl.abs({x}) * 0.70710678'))}")
+        return self.line(f"tl.where({x} < 0.0, {x} * {half}, {x} * (1.0 - {half}))")
+
+    def _short_gelu_tanh(self, x: str) -> str:
+        x = self._from(x, -14.6)
+        inner = self.line(f"{x} * (1.5957691 + 0.071354816 * {x} * {x})")
+        return self.line(f"{x} / (1.0 + tl.exp(-{inner}))")
+
     # conversions
 
     def _cast(self, node: Expr, a: list[str]) -> str:
@@ -236,6 +286,20 @@ class TritonPrinter:
         whole = self.line(f"tl.where({top}, {low} ^ {literal(-(1 << 63), 'i64')}, {low})")
         return self.line(f"{whole}.to(tl.uint64, bitcast=True)")
 
+
+#: Functions of f32 for results that are rounded to 16 bits.
+_SHORT: Final[dict[str, Callable[[TritonPrinter, str], str]]] = {
+    "exp": lambda p, x: p.line(f"tl.exp({x})"),
+    "exp2": lambda p, x: p.line(f"tl.exp2({x})"),
+    "sigmoid": lambda p, x: p.line(f"1.0 / (1.0 + tl.exp(-{x}))"),
+    "silu": lambda p, x: p.line(f"{(low := p._from(x, -88.0))} / (1.0 + tl.exp(-{low}))"),
+    "tanh": TritonPrinter._short_tanh,
+    "erf": TritonPrinter._short_erf,
+    "gelu_erf": TritonPrinter._short_gelu,
+    "gelu_tanh": TritonPrinter._short_gelu_tanh,
+    "reciprocal": lambda p, x: p.line(f"1.0 / {x}"),
+    "rsqrt": lambda p, x: p.line(f"tl.rsqrt({x})"),
+}
 
 _Writer = Callable[[TritonPrinter, Expr, list[str]], str]
 _WRITERS: Final[dict[str, _Writer]] = {

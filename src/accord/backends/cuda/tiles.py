@@ -209,7 +209,7 @@ def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, describe
         length = p.k if flat else p.inner
         if narrow:  # elements that are read one by one are held in registers
             depths = (max(16, min(64, _NARROW * 32 * warps // m)),)
-        for k in sorted({min(k, max(32 // item, _power(length))) for k in depths}):
+        for k in sorted({min(k, max(16, 32 // item, _power(length))) for k in depths}):
             most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
             steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
             for stages in range(max(2, most - 1), most + 1):

@@ -398,7 +398,9 @@ class _Writer:
 
     def _value(self, expr: Expr, operands: Sequence[str]) -> str:
         self.count += 1
-        return TritonPrinter(self.code, f"x{self.count}_").value(expr, operands)
+        return TritonPrinter(self.code, f"x{self.count}_", short=self.k.output.dtype in ("f16", "bf16")).value(
+            expr, operands
+        )
 
     def _converted(self, value: str, source: str, target: str) -> str:
         self.count += 1

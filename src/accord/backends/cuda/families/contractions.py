@@ -26,6 +26,9 @@ from accord.ir.strides import Access, contiguous
 
 __all__ = ["conv", "gemm", "matmul"]
 
+#: Channels below which an image is not brought into another order for a convolution.
+_FEW = 8
+
 
 @arranges("MatMul", "Gemm")
 def any_matrices(view: NodeView) -> Arrangement:
@@ -164,6 +167,9 @@ def images_with_channels_last(view: NodeView) -> Arrangement:
     shape = view.output().shape
     if shape is None or len(shape) < 3:
         return Arrangement(strided=True)
+    x = view.tensor(0).shape
+    if x is not None and isinstance(x[1], int) and x[1] < _FEW:  # rows of pixels are read as well as they lie
+        return channels_last_arrangement(view, ())
     return channels_last_arrangement(view)
 
 
