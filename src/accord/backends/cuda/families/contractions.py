@@ -93,10 +93,15 @@ def _product(
     """
     m, n, k = sizes
     at_a, at_b, at_c = accesses
+    rows: tuple[DimLike, ...] = (m,)
+    flops = 2 * D.product((*batch, m, n, k))
+    if all(s == 0 for s in at_b.strides[:-2]):  # one matrix for all: its products are one with more rows
+        rows, batch = (*batch, m), ()
+        at_b = Access(at_b.strides[-2:], at_b.offset)
     try:
         kernel, dims = contraction_kernel(
             tuple(batch),
-            (m,),
+            rows,
             (n,),
             (k,),
             Factor(dtype, at_a),
@@ -107,7 +112,6 @@ def _product(
         )
     except CompileError as error:
         return Reason(error.message)
-    flops = 2 * D.product((*batch, m, n, k))
     return _native(name, kernel, dims, reads, len(epilogue.extras), {}, flops)
 
 
