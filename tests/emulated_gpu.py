@@ -110,7 +110,11 @@ class EmulatedKernel:
         self.gpu, self.code, self.launch, self.table, self.refusal = gpu, code, launch, table, refusal
 
     def start(self, stream: Any) -> None:
-        addresses = [*self.table.tolist(), *([self.refusal] if self.code.refuses else [])]
+        shifts = self.launch.shifts or [0] * len(self.table)
+        addresses = [
+            *(a + b for a, b in zip(self.table.tolist(), shifts, strict=True)),
+            *([self.refusal] if self.code.refuses else []),
+        ]
         self.gpu.do(lambda: self._interpreted(addresses))
 
     def _interpreted(self, addresses: list[int]) -> None:

@@ -74,6 +74,7 @@ class CudaLaunch(Launch):
         wide: Integers have 64 bits.
         warps: Of a program.
         stages: Of software pipelines.
+        shifts: Bytes that are added to the address of each operand; empty: nothing is added.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
@@ -82,6 +83,7 @@ class CudaLaunch(Launch):
     wide: bool = False
     warps: int = 4
     stages: int = 2
+    shifts: tuple[int, ...] = ()
 
 
 @record

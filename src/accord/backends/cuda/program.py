@@ -53,6 +53,7 @@ class _Kernel:
         self._table = table
         self._pointers = len(table)
         given = [n for n, hint in zip(launch.params, launch.hints, strict=True) if hint != "1"]
+        self._shifts = np.array(launch.shifts or [0] * self._pointers, np.int64)
         self._functions: dict[bool, Any] = {}
         rest = [*([refusal] if code.refuses else []), *given]
         self._count = self._pointers + len(rest)
@@ -67,8 +68,8 @@ class _Kernel:
 
     def start(self, stream: Any) -> None:
         """Start it on the operands that the table has now."""
-        self._cells[:] = self._table
-        aligned = not int(np.bitwise_or.reduce(self._table, initial=0)) & 15
+        np.add(self._table, self._shifts, out=self._cells)
+        aligned = not int(np.bitwise_or.reduce(self._cells, initial=0)) & 15
         function = self._functions.get(aligned)
         if function is None:
             binary = binary_of(Variant.of(self._code, self._launch, aligned=aligned), self._gpu.architecture)

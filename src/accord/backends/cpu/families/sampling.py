@@ -29,18 +29,55 @@ from accord.ir.strides import Access
 from accord.ops.shapes.windows import scaled
 from accord.record import record
 
-__all__ = ["resample_space", "resize", "sampled_pad"]
+__all__ = [
+    "ResampledAxis",
+    "Resampling",
+    "center_crop_of",
+    "element_of",
+    "filling",
+    "resample_space",
+    "resize",
+    "resize_of",
+    "sampled_pad",
+    "sampled_pad_of",
+    "stored_sum",
+]
 
 
 @record
-class _Axis:
-    """An axis that is resampled."""
+class ResampledAxis:
+    """An axis that is resampled.
+
+    Attributes:
+        axis: Its number.
+        source: Its size in the input.
+        target: Its size in the output.
+        positions: Where the output's elements lie.
+        shift: Elements in front, for positions of mode "shift".
+    """
 
     axis: int
     source: DimLike
     target: DimLike
     positions: Positions
     shift: DimLike = 0
+
+
+@record
+class Resampling:
+    """What a node asks for.
+
+    Attributes:
+        axes: Those that are resampled, in order.
+        taps: In the same way.
+        fill: What stands outside of the image; None: nothing is outside.
+        source: How the part of the input that counts lies.
+    """
+
+    axes: tuple[ResampledAxis, ...]
+    taps: Taps
+    fill: float | int | None
+    source: Access
 
 
 def resample_space(
@@ -66,6 +103,11 @@ def arrange_resize(view: NodeView) -> Arrangement:
 @selects("Resize", epilogue=True)
 def resize(view: NodeView) -> Kernel | Reason:
     """Resize by known scales or to sizes, along any axes; nearest, linear or cubic, with tables of taps."""
+    return _resampled(view, resize_of(view))
+
+
+def resize_of(view: NodeView) -> Resampling | Reason:
+    """What a Resize asks for."""
     x, out = view.tensor(0).shape, view.output().shape
     if x is None or out is None:
         return Reason("the rank is not known")
@@ -88,10 +130,10 @@ def resize(view: NodeView) -> Kernel | Reason:
         crops,
     )
     fill = float(view.attr("extrapolation_value", 0.0)) if crops else None
-    return _resampled(view, axes, taps, fill)
+    return Resampling(tuple(axes), taps, fill, view.access(0))
 
 
-def _resized_axes(view: NodeView, x: Shape) -> list[_Axis] | Reason:
+def _resized_axes(view: NodeView, x: Shape) -> list[ResampledAxis] | Reason:
     """The axes along which the size or the scale changes."""
     rank = len(x)
     listed = view.attr("axes")
@@ -106,14 +148,14 @@ def _resized_axes(view: NodeView, x: Shape) -> list[_Axis] | Reason:
         if bounds is None or len(bounds) != 2 * len(where) or not all(map(math.isfinite, bounds)):
             return Reason("the region of interest is not finite, or only known at run time")
         regions = [(Fraction(a), Fraction(b)) for a, b in zip(bounds[: len(where)], bounds[len(where) :], strict=True)]
-    found: list[_Axis] = []
+    found: list[ResampledAxis] = []
     scales = _constants(view, 2)
     if scales is not None and scales:
         for axis, scale, (start, end) in zip(where, scales, regions, strict=True):
             target = scaled(x[axis], scale, float(end - start))
             if target is None or not 0 < scale < math.inf:
                 return Reason(f"axis {axis} of size {x[axis]} times {scale} is only known at run time")
-            found.append(_Axis(axis, x[axis], target, Positions(mode, Fraction(scale), start, end)))
+            found.append(ResampledAxis(axis, x[axis], target, Positions(mode, Fraction(scale), start, end)))
     else:
         sizes = view.tensor(3).elements() if view.has(3) else None
         if not sizes or len(sizes) != len(where):
@@ -128,7 +170,7 @@ def _resized_axes(view: NodeView, x: Shape) -> list[_Axis] | Reason:
             common = min(ratios) if policy == "not_larger" else max(ratios)
             sizes = tuple(math.floor(common * int(d) + Fraction(1, 2)) for d in picked)
         for axis, size, (start, end) in zip(where, sizes, regions, strict=True):
-            found.append(_Axis(axis, x[axis], size, Positions(mode, common, start, end)))
+            found.append(ResampledAxis(axis, x[axis], size, Positions(mode, common, start, end)))
     changed = [a for a in found if crops or a.target != a.source or a.positions.scale not in (None, 1)]
     return sorted(changed or found[-1:], key=lambda a: a.axis)
 
@@ -145,24 +187,20 @@ def _constants(view: NodeView, index: int) -> list[float] | None:
     return None
 
 
-def _resampled(
-    view: NodeView, axes: Sequence[_Axis], taps: Taps, fill: float | int | None, source: Access | None = None
-) -> Kernel | Reason:
-    """The kernel of a node whose axes ``axes`` are resampled in the same way.
-
-    ``source`` is how the part of the input that counts lies, by default all of it.
-    """
-    if source is None:
-        source = view.access(0)
+def _resampled(view: NodeView, found: Resampling | Reason) -> Kernel | Reason:
+    """The kernel of a node."""
+    if isinstance(found, Reason):
+        return found
+    axes, taps, fill, source = found.axes, found.taps, found.fill, found.source
     out = view.output().shape
     assert out is not None
-    dtype = _element(view, taps, fill)
+    dtype = element_of(view, taps, fill)
     if isinstance(dtype, Reason):
         return dtype
     acc, final = dtype, None
     if taps.weighted:
         acc = accumulator(dtype) if dtype in FLOATS else "f64"
-    value = _stored(acc, dtype)
+    value = stored_sum(acc, dtype)
     epilogue = epilogue_of(view)
     final = following(final_expr(epilogue, dtype), value)
     counts = [tap_count(taps, a.positions, a.source, a.target) for a in axes]
@@ -185,7 +223,7 @@ def _resampled(
         final,
         epilogue,
         tuple(range(extras + 3)),
-        _fill(fill, acc),
+        filling(fill, acc),
     )
     room: DimLike = 0
     for a, c in zip(axes, counts, strict=True):
@@ -199,7 +237,7 @@ def _resampled(
     )
 
 
-def _element(view: NodeView, taps: Taps, fill: float | int | None) -> str | Reason:
+def element_of(view: NodeView, taps: Taps, fill: float | int | None) -> str | Reason:
     """The type in which elements are read: the tensor's own, or where they are only copied one of the same size."""
     found = known(view.tensor(0), "the input")
     if not isinstance(found, Reason):
@@ -213,13 +251,14 @@ def _element(view: NodeView, taps: Taps, fill: float | int | None) -> str | Reas
     return f"u{size}"
 
 
-def _fill(value: float | int | None, acc: str) -> float | int | None:
+def filling(value: float | int | None, acc: str) -> float | int | None:
+    """What stands outside, as a value of type ``acc``."""
     if value is None or acc in FLOATS:
         return value
     return bool(value) if acc == "bool" else int(value)
 
 
-def _stored(acc: str, dtype: str) -> Expr:
+def stored_sum(acc: str, dtype: str) -> Expr:
     """A sum of type ``acc`` as ``dtype``: integers are rounded, halves to even, and limited to their range."""
     total = operand(0, acc)
     if acc == dtype or dtype not in INTS:
@@ -261,7 +300,7 @@ def grid_sample(view: NodeView) -> Kernel | Reason:
     final = following(final_expr(epilogue, dtype), cast(operand(0, acc), dtype))
     source, output = view.access(0), view.output_access()
     space = resample_space(out, source, output, range(2, rank + 2), channels=True)
-    fill = None if grid.fill is None else _fill(grid.fill, acc)
+    fill = None if grid.fill is None else filling(grid.fill, acc)
     taps = [grid.taps] * rank
     body = resample_code(out, space, taps, (dtype, source), output, acc, grid.weighted, final, epilogue, fill)
     own = view.access(1)
@@ -304,6 +343,11 @@ def affine_grid(view: NodeView) -> Kernel | Reason:
 @selects("CenterCropPad")
 def center_crop_pad(view: NodeView) -> Kernel | Reason:
     """Each axis is cut, or padded with zeros, on both sides."""
+    return _resampled(view, center_crop_of(view))
+
+
+def center_crop_of(view: NodeView) -> Resampling | Reason:
+    """What a CenterCropPad asks for."""
     x, sizes = view.tensor(0).shape, view.tensor(1).elements()
     if x is None or sizes is None:
         return Reason("the rank or the sizes are only known at run time")
@@ -314,12 +358,17 @@ def center_crop_pad(view: NodeView) -> Kernel | Reason:
         kept = D.minimum(target, x[axis])
         before = D.floordiv(target - kept, 2) - D.floordiv(x[axis] - kept, 2)
         if target != x[axis]:
-            axes.append(_Axis(axis, x[axis], target, Positions("shift"), before))
+            axes.append(ResampledAxis(axis, x[axis], target, Positions("shift"), before))
     return _mapped(view, axes, Taps("nearest", outside=True), 0)
 
 
 def sampled_pad(view: NodeView) -> Kernel | Reason:
     """Pad in a mode other than "constant": elements are looked up. Negative pads cut first."""
+    return _resampled(view, sampled_pad_of(view))
+
+
+def sampled_pad_of(view: NodeView) -> Resampling | Reason:
+    """What a Pad of such a mode asks for."""
     x, out, pads = view.tensor(0).shape, view.output().shape, view.tensor(1).elements()
     if x is None or out is None or pads is None:
         return Reason("the pads are only known at run time")
@@ -337,7 +386,7 @@ def sampled_pad(view: NodeView) -> Kernel | Reason:
         cut, behind = D.maximum(before * -1, 0), D.maximum(after * -1, 0)
         offset = offset + cut * source.strides[axis]
         kept = x[axis] - cut - behind
-        axes.append(_Axis(axis, kept, out[axis], Positions("shift"), D.maximum(before, 0)))
+        axes.append(ResampledAxis(axis, kept, out[axis], Positions("shift"), D.maximum(before, 0)))
     if mode not in ("edge", "reflect", "wrap"):
         return Reason(f"the mode {mode} is unknown")
     taps = Taps("nearest" if mode == "edge" else mode)
@@ -345,13 +394,13 @@ def sampled_pad(view: NodeView) -> Kernel | Reason:
 
 
 def _mapped(
-    view: NodeView, axes: Sequence[_Axis], taps: Taps, fill: int | None, source: Access | None = None
-) -> Kernel | Reason:
-    """The kernel of a node whose elements are copies."""
+    view: NodeView, axes: Sequence[ResampledAxis], taps: Taps, fill: int | None, source: Access | None = None
+) -> Resampling | Reason:
+    """What a node asks for whose elements are copies."""
     x = view.tensor(0).shape
     assert x is not None
     if not axes:
         if not x:
             return Reason("a scalar has no axis")
-        axes = [_Axis(len(x) - 1, x[-1], x[-1], Positions("shift"))]
-    return _resampled(view, sorted(axes, key=lambda a: a.axis), taps, fill, source)
+        axes = [ResampledAxis(len(x) - 1, x[-1], x[-1], Positions("shift"))]
+    return Resampling(tuple(sorted(axes, key=lambda a: a.axis)), taps, fill, source or view.access(0))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from accord.backends.cuda.attention import (
     AttentionKernel,
+    JoiningKernel,
     Tiles,
     attention_kernel,
     candidates,
     geometry,
+    splits,
 )
 from accord.backends.cuda.code import CudaLaunch, hints_of
 from accord.backends.cuda.families.table import arranges, selects
@@ -113,19 +116,43 @@ class _Kernel:
         operands = [self.reads.index(QUERY), key_operand, value_operand]
         operands += [self.reads.index(i) for i in (MASK, VALID) if self.view.has(i)]
         fixed = [d for d in dims if isinstance(d, int)]
-        operands.append(self.numbers[0])
         hints = hints_of(dims)
+        if len(fixed) == len(dims) and 0 not in fixed[:5] and splits(fixed, _chosen(kernel, fixed).rows):
+            kernel, _ = attention_kernel(query, keys, values, result, sizes, self.features, split=True)
+            self._split(kernel, dims, operands, fixed)
+            return self._native(key.shape[2])
+        operands.append(self.numbers[0])
         if len(fixed) == len(dims) and _suits_hopper(kernel, fixed):
             hopper = HopperAttention(kernel)
             phase = Phase(hopper, tuple(operands), dims, functools.partial(_start_hopper, hopper, hints))
         else:
             phase = Phase(kernel, tuple(operands), dims, functools.partial(_start, kernel, hints))
         self.phases.append(phase)
-        pairs = (q.shape[0], q.shape[1], q.shape[2], key.shape[2])
-        flops = 2 * D.product(pairs) * (q.shape[3] + self.v.shape[3])
+        return self._native(key.shape[2])
+
+    def _native(self, keys: DimLike) -> NativeKernel:
+        q = self.q
+        flops = 2 * D.product((*q.shape[:3], keys)) * (q.shape[3] + self.v.shape[3])
         return NativeKernel(
             f"attention {q.dtype}", tuple(self.phases), tuple(self.reads), workspace=self.bytes, flops=flops
         )
+
+    def _split(
+        self, kernel: AttentionKernel, dims: tuple[DimLike, ...], operands: list[int], sizes: Sequence[int]
+    ) -> None:
+        """Programs for parts of the keys, and what joins their sums, which are in the workspace."""
+        if not isinstance(self.bytes, int):
+            raise CompileError("the size of joined keys is only known at run time")
+        tiles = _chosen(kernel, sizes)
+        sums, stats = geometry(kernel, tiles, sizes).workspace
+        places = (self.bytes, self.bytes - (-4 * sums // 256) * 256)
+        self.bytes = places[1] + 4 * stats
+        joining = JoiningKernel(kernel)
+        first = functools.partial(_start_part, kernel, places, len(operands))
+        second = functools.partial(_start_joining, joining, places)
+        scratch = (self.scratch, self.scratch)
+        self.phases.append(Phase(kernel, (*operands, *scratch), dims, first))
+        self.phases.append(Phase(joining, (*scratch, self.numbers[0]), dims, second))
 
     def _joined(self, new: HeadTensor, past: int, own: int, output: int) -> tuple[HeadTensor, int]:
         """Keys or values of the past and new ones in one tensor, and its operand number."""
@@ -187,6 +214,21 @@ def _start(kernel: AttentionKernel, hints: tuple[str, ...], sizes: Sequence[int]
         tiles.warps,
         tiles.stages,
     )
+
+
+def _start_part(kernel: AttentionKernel, places: tuple[int, int], before: int, sizes: Sequence[int]) -> CudaLaunch:
+    launch = _start(kernel, hints_of(sizes), sizes)
+    return replace(launch, shifts=(*(0,) * before, *places))
+
+
+def _start_joining(kernel: JoiningKernel, places: tuple[int, int], sizes: Sequence[int]) -> CudaLaunch:
+    shape = geometry(kernel.first, _chosen(kernel.first, sizes), sizes)
+    values = dict(zip(kernel.first.names, sizes, strict=True))
+    numbers = tuple(values[n] for n in kernel.names)
+    wide = any(abs(n) >= 1 << 31 for n in numbers)
+    constants = (("PARTS", shape.constants["PARTS"]),)
+    grid = (shape.joined, 1, 1)
+    return CudaLaunch(numbers, shape.joined, grid, constants, hints_of(numbers), wide, shifts=(*places, 0))
 
 
 def _start_hopper(kernel: HopperAttention, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:

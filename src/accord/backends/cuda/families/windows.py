@@ -71,7 +71,11 @@ def pool(view: NodeView) -> Kernel | Reason:
 
 
 def window_phase(
-    kernel: WindowKernel, dims: Sequence[DimLike], operands: tuple[int, ...], reach: DimLike, *, wide: bool = False
+    kernel: WindowKernel,
+    dims: Sequence[DimLike],
+    operands: tuple[int, ...],
+    reach: DimLike,
+    places: Sequence[DimLike] = (),
 ) -> Phase:
     """The phase of a window.
 
@@ -80,13 +84,16 @@ def window_phase(
         dims: Its integer parameters.
         operands: Which of the kernel's operands it gets.
         reach: Elements of its largest operand.
-        wide: Its integers always have 64 bits.
+        places: Bytes from the start of the workspace to each table, which stand behind the first operand.
     """
-    return Phase(kernel, operands, (*dims, reach), functools.partial(_start, kernel, hints_of(dims), wide))
+    return Phase(kernel, operands, (*dims, *places, reach), functools.partial(_start, kernel, hints_of(dims)))
 
 
-def _start(kernel: WindowKernel, hints: tuple[str, ...], wide: bool, sizes: Sequence[int]) -> CudaLaunch:
-    numbers, reach = tuple(sizes[:-1]), sizes[-1]
+def _start(kernel: WindowKernel, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
+    count, reach = len(hints), sizes[-1]
+    numbers, places = tuple(sizes[:count]), tuple(sizes[count:-1])
     programs, constants = window_geometry(kernel, numbers, reach)
-    large = wide or bool(constants["WIDE"])
-    return CudaLaunch(numbers, programs, (programs, 1, 1), tuple(constants.items()), hints, large)
+    rest = len(kernel.pointers) - 1 - len(places)
+    shifts = (0, *places, *(0,) * rest) if places else ()
+    wide = bool(constants["WIDE"])
+    return CudaLaunch(numbers, programs, (programs, 1, 1), tuple(constants.items()), hints, wide, shifts=shifts)

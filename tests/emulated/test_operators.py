@@ -1,0 +1,79 @@
+"""Kernels of the CUDA backend in whole models, beside the CPU's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import accord
+from builders import model, node
+
+F = np.float32
+
+
+def inputs_of(shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal(s).astype(d) for n, (d, s) in shapes.items()}
+
+
+def check(nodes, shapes, outputs=("y",), constants=None, tolerance=2e-5, sizes=None):
+    """The same on both devices; nothing but copies runs on the host."""
+    proto = model(nodes, shapes, list(outputs), constants)
+    near, far = accord.load(proto), accord.load(proto, device="cuda")
+    elsewhere = {s.placement.op for s in far.plan.steps if s.placement.backend not in ("cuda", "plan")}
+    assert not elsewhere, elsewhere
+    given = inputs_of({n: (d, tuple((sizes or {}).get(a, a) for a in s)) for n, (d, s) in shapes.items()})
+    for got, want in zip(far(given), near(given), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance)
+
+
+def test_few_queries_and_many_keys(gpu):
+    """The keys are split among programs, and a second kernel joins what they found."""
+    shapes = {"q": (F, [1, 4, 3, 16]), "k": (F, [1, 2, 700, 16]), "v": (F, [1, 2, 700, 16])}
+    check([node("Attention", ["q", "k", "v"], ["y"])], shapes)
+    assert any(name.endswith("_joined") for name in gpu.started)
+
+
+def test_keys_of_the_past(gpu):
+    shapes = {n: (F, [1, 2, 2, 16]) for n in ("q", "k", "v")} | {n: (F, [1, 2, 640, 16]) for n in ("pk", "pv")}
+    nodes = [node("Attention", ["q", "k", "v", "", "pk", "pv"], ["y", "nk", "nv"], is_causal=1)]
+    check(nodes, shapes, ["y", "nk", "nv"])
+
+
+@pytest.mark.parametrize("dtype", [F, np.float16])
+def test_product_with_what_follows(gpu, dtype):
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Add", ["a", "b"], ["c"]),
+        node("Gelu", ["c"], ["g"]),
+        node("Add", ["g", "r"], ["y"]),
+    ]
+    shapes = {"x": (dtype, [2, "n", 24]), "r": (dtype, [2, "n", 40])}
+    rng = np.random.default_rng(1)
+    constants = {"w": rng.standard_normal((24, 40)).astype(dtype), "b": rng.standard_normal(40).astype(dtype)}
+    check(nodes, shapes, constants=constants, tolerance=2e-5 if dtype is F else 4e-3, sizes={"n": 5})
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_convolution_with_what_follows(gpu, groups):
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["a"], pads=[1, 1, 1, 1], strides=[2, 1], group=groups),
+        node("Relu", ["a"], ["r"]),
+        node("MaxPool", ["r"], ["m"], kernel_shape=[2, 2]),
+        node("GlobalAveragePool", ["m"], ["y"]),
+    ]
+    rng = np.random.default_rng(1)
+    constants = {
+        "w": rng.standard_normal((8, 8 // groups, 3, 3)).astype(F),
+        "b": rng.standard_normal(8).astype(F),
+    }
+    check(nodes, {"x": (F, ["n", 8, 9, 7])}, constants=constants, sizes={"n": 2})
+
+
+def test_one_matrix_for_a_batch_is_one_product(gpu):
+    nodes = [node("MatMul", ["x", "w"], ["y"])]
+    check(nodes, {"x": (F, [7, 1, 16])}, constants={"w": np.ones((16, 8), F)})
+    proto = model(nodes, {"x": (F, [7, 1, 16])}, ["y"], {"w": np.ones((16, 8), F)})
+    (step,) = (s for s in accord.load(proto, device="cuda").plan.steps if s.placement.op == "MatMul")
+    assert step.kernel.phases[0].code.axes[0] == 0  # no batch axis
