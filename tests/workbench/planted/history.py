@@ -436,7 +436,7 @@ PLANTED = [
     Planted((9, 7), "scheduling.stateless meaning", matmul, "skips-repeats", "right"),
     Planted((12,), "meaning", gelu, "calls-reference", "right"),
     Planted((12,), "meaning", gelu, "other-runtime", "right"),
-    Planted((41, 8), "scheduling.stateless scheduling.fuses", decay, "reads-its-output", "right"),
-    Planted((41, 8), "scheduling.stateless scheduling.fuses", decay, "returned-array", "stateless"),
+    Planted((41, 8), "scheduling.stateless scheduling.fuses memory", decay, "reads-its-output", "right"),
+    Planted((41, 8), "scheduling.stateless scheduling.fuses memory", decay, "returned-array", "stateless"),
     Planted((42, 7), "scheduling.fuses scheduling.stateless meaning", batch_norm, "folds-once", "right"),
 ]

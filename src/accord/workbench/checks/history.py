@@ -12,7 +12,7 @@ import numpy as np
 from accord.errors import AccordError
 from accord.workbench.buffers import is_float
 from accord.workbench.cases import Case
-from accord.workbench.checks.judge import finding, judged, settled, unequal
+from accord.workbench.checks.judge import finding, judged, settled, taken, unequal
 from accord.workbench.compare import same_bits
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, Trial
@@ -216,12 +216,12 @@ def _sliced(lab: Lab, case: Case) -> Finding | None:
             part = case.but(sizes={**case.sizes, name: len(order)})
             if not lab.explorer.fits(part):
                 continue
-            inputs = [_taken(p.sizes, name, x, order) for p, x in zip(s.inputs, trial.inputs, strict=True)]
+            inputs = [taken(p.sizes, name, x, order) for p, x in zip(s.inputs, trial.inputs, strict=True)]
             expected = list(trial.expected)
             for e, (p, x) in enumerate(zip(s.outputs, trial.expected, strict=True)):
-                expected[e] = type(x)(x.value, x.slack, x.choices, _taken(p.sizes, name, x.own, order))
+                expected[e] = type(x)(x.value, x.slack, x.choices, taken(p.sizes, name, x.own, order))
             outcome = lab.call(Trial(part, inputs, expected))
-            wanted = [_taken(p.sizes, name, a, order) for p, a in zip(s.outputs, whole.outputs, strict=True)]
+            wanted = [taken(p.sizes, name, a, order) for p, a in zip(s.outputs, whole.outputs, strict=True)]
             if outcome.ok and not all(map(same_bits, wanted, outcome.outputs)):
                 return finding(
                     lab, "semantic.batch", f"a slice along '{name}' by itself gives other bits", faults=(35,),
@@ -230,12 +230,6 @@ def _sliced(lab: Lab, case: Case) -> Finding | None:
                     remedy=f"Choose blocks and the order of sums whatever {name} is; or do not declare `batch`.",
                 )  # fmt: skip
     return None
-
-
-def _taken(sizes: Any, name: str, x: Any, order: Any) -> Any:
-    if x is None or sizes is None or name not in sizes:
-        return x
-    return np.ascontiguousarray(np.take(x, order, sizes.index(name) - len(sizes)))
 
 
 # threads

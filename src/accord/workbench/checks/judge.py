@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from accord.workbench.cases import KINDS, Case
 from accord.workbench.compare import Mismatch, same_bits
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Lab, Trial
+from accord.workbench.oracle import Expected
 from accord.workbench.subject import Outcome, Trouble
 
-__all__ = ["FAILS", "finding", "judged", "known", "settled", "status_finding", "unequal"]
+__all__ = ["FAILS", "finding", "judged", "known", "settled", "status_finding", "taken", "unequal"]
 
 _ENDS, _TOUCHES = "the kernel ends its process", "the kernel touches memory that it was not given"
 _WRONG = ("meaning", "execution.accumulate", "semantic.nan", "semantic.batch", "scheduling.deterministic")
@@ -20,6 +23,7 @@ _SETTLED = ("does not end", "more and more memory", "printed")
 _EFFECTS = {
     "meaning": _WRONG,
     "execution.accumulate": ("scheduling.deterministic", "semantic.batch"),
+    "semantic.batch": ("execution.accumulate",),
     "execution.workspace": (*_WRONG, "execution.thread_safe", "scheduling.stateless"),
     "execution.alignment": _WRONG,
     "scheduling.stateless": (*_WRONG, "execution.thread_safe", "execution.views"),
@@ -108,6 +112,10 @@ def settled(lab: Lab, trial: Trial, found: Finding | None, when: str = "after ot
         explained = _cured(lab, trial, found)
         if explained is not None:
             return explained
+    if found.clause == "execution.accumulate":
+        explained = _of_others(lab, trial, found)
+        if explained is not None:
+            return explained
     first, second = [], []
     for _ in range(_PROCESSES):
         alone = lab.fresh()
@@ -128,6 +136,42 @@ def settled(lab: Lab, trial: Trial, found: Finding | None, when: str = "after ot
         case=trial.case, expected=found.expected, found=found.found,
         remedy="Keep nothing from one call to the next; what has to survive is an input and an output (`state`).",
     )  # fmt: skip
+
+
+def taken(sizes: Any, name: str, x: Any, order: Any) -> Any:
+    """Slices ``order`` of ``x`` along the axis of the size ``name``; all of it if it has none."""
+    if x is None or sizes is None or name not in sizes:
+        return x
+    return np.ascontiguousarray(np.take(x, order, sizes.index(name) - len(sizes)))
+
+
+def _of_others(lab: Lab, trial: Trial, found: Finding) -> Finding | None:
+    """A result that is a little wrong because of the other slices of a batch: each slice by itself is right."""
+    for name in lab.contract.semantic.batch:
+        n = trial.case.sizes.get(name, 0)
+        parts = [_slice(lab, trial, name, k) for k in sorted({0, n // 2, n - 1}) if n > 1]
+        if parts and all(p is not None and judged(lab, p, lab.call(p)) is None for p in parts):
+            return finding(
+                lab, "semantic.batch", f"a slice along '{name}' is right by itself, and wrong beside others",
+                faults=(35, 13), case=trial.case, expected=found.expected, found=found.found,
+                remedy="Compute each slice from nothing but itself, or do not declare it batch-invariant.",
+            )  # fmt: skip
+    return None
+
+
+def _slice(lab: Lab, trial: Trial, name: str, k: int) -> Trial | None:
+    """The call for slice ``k`` along a batch axis alone."""
+    case = trial.case.but(sizes={**trial.case.sizes, name: 1})
+    if not lab.explorer.fits(case):
+        return None
+    s = lab.contract.semantic
+    order = np.array([k])
+    inputs = [taken(p.sizes, name, x, order) for p, x in zip(s.inputs, trial.inputs, strict=True)]
+    expected = []
+    for p, x in zip(s.outputs, trial.expected, strict=True):
+        value, slack, own = (taken(p.sizes, name, v, order) for v in (x.value, x.slack, x.own))
+        expected.append(Expected(value, slack, x.choices, own))
+    return Trial(case, inputs, expected)
 
 
 def _cured(lab: Lab, trial: Trial, found: Finding) -> Finding | None:
@@ -281,7 +325,9 @@ def _mismatch(lab: Lab, case: Case, m: Mismatch) -> Finding:
             lab, "execution.in_place", f"output '{m.output}' is wrong where it takes the memory of its input",
             faults=(5,), **facts, remedy="Read each element before it is overwritten, or do not declare `in_place`.",
         )  # fmt: skip
-    if m.kind != "constant" and (case.values != "normal" or m.close):
+    # an elementwise operator has no sum that could lose digits
+    sums = lab.contract.scheduling.fuses != "elementwise"
+    if sums and m.kind != "constant" and (case.values != "normal" or m.close):
         return finding(
             lab, "execution.accumulate", f"output '{m.output}' loses precision for {KINDS[case.values]}",
             faults=(32,), **facts,
