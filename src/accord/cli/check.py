@@ -33,7 +33,12 @@ __all__ = ["check_command", "header_command", "new_command"]
 )
 @click.argument("name")
 @files_option
-@click.option("--kernel", metavar="NAME", help="Only this kernel. [default: all for the CPU]")
+@click.option("--kernel", metavar="NAME", help="Only this kernel.")
+@click.option(
+    "--device",
+    type=click.Choice(("cpu", "cuda")),
+    help="Only kernels for this device; without a GPU, Triton's are interpreted. [default: cpu, or all if none is for it]",
+)
 @click.option("--case", metavar="JSON", help="Only this call, as a finding gives it.")
 @click.option("--seed", default=0, show_default=True, help="All that is drawn follows from it.")
 @click.option(
@@ -48,6 +53,7 @@ def check_command(
     name: str,
     files: tuple[str, ...],
     kernel: str | None,
+    device: str | None,
     case: str | None,
     seed: int,
     record: Path | None,
@@ -62,7 +68,7 @@ def check_command(
     began = time.monotonic()
     with screen.progress(f"checking {name}") as advance:
         reports = check_operator(
-            name, files, kernel=kernel, case=case, seed=seed, seconds=seconds or BUDGET, progress=advance
+            name, files, kernel=kernel, device=device, case=case, seed=seed, seconds=seconds or BUDGET, progress=advance
         )
     if record is not None:
         from accord.workbench.document import CHECKS

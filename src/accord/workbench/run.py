@@ -88,6 +88,7 @@ def check_operator(
     files: Sequence[str] = (),
     *,
     kernel: str | None = None,
+    device: str | None = None,
     case: str | None = None,
     seed: int = 0,
     seconds: float = BUDGET,
@@ -99,6 +100,7 @@ def check_operator(
         name: "domain::Name".
         files: Python files that declare operators.
         kernel: Only this one.
+        device: Only kernels for "cpu" or "cuda"; None: those for the CPU, or all if there are none.
         case: Only this call, as JSON.
         seed: All that is drawn follows from it.
         seconds: For each kernel.
@@ -111,7 +113,7 @@ def check_operator(
     with contextlib.ExitStack() as stack:
         nursery = stack.enter_context(contextlib.closing(Nursery()))
         contract = _described(nursery, name, files)
-        chosen = _chosen(contract, kernel)
+        chosen = _chosen(contract, kernel, device)
         one = None if case is None else _given(case, contract)
         oracle = Oracle(nursery, files, contract)
         stack.callback(oracle.child.close)
@@ -191,10 +193,18 @@ def _elsewhere(*_: Any) -> Any:
     raise ContractError("examples are made in the process that loaded the user's file, not in this one")
 
 
-def _chosen(contract: Contract, kernel: str | None) -> list[KernelDeclaration | None]:
+def _chosen(contract: Contract, kernel: str | None, device: str | None) -> list[KernelDeclaration | None]:
     if kernel is not None:
         return [contract.kernel(kernel)]
-    return [*contract.kernels] if any(k.device == "cpu" for k in contract.kernels) else [None, *contract.kernels]
+    found = [k for k in contract.kernels if k.device == (device or "cpu")]
+    if found:
+        return [*found]
+    if device is not None:
+        raise InputError(
+            f"{contract.semantic.qualified_name} has no kernel for device '{device}'",
+            found=", ".join(f"{k.name} ({k.device})" for k in contract.kernels) or "no kernels",
+        )
+    return [None, *contract.kernels]
 
 
 def _checked(lab: Lab, one: Case | None, seconds: float, progress: Progress) -> Report:
