@@ -37,7 +37,7 @@ __all__ = ["check_command", "header_command", "new_command"]
 @click.option(
     "--device",
     type=click.Choice(("cpu", "cuda")),
-    help="Only kernels for this device; without a GPU, Triton's are interpreted. [default: cpu, or all if none is for it]",
+    help="Only kernels for it; without a GPU, Triton's are interpreted. [default: cpu, or all if none is for it]",
 )
 @click.option("--case", metavar="JSON", help="Only this call, as a finding gives it.")
 @click.option("--seed", default=0, show_default=True, help="All that is drawn follows from it.")
