@@ -12,7 +12,7 @@ import numpy as np
 from accord.errors import AccordError
 from accord.workbench.buffers import is_float
 from accord.workbench.cases import Case
-from accord.workbench.checks.judge import finding, judged, settled, taken, unequal
+from accord.workbench.checks.judge import finding, judged, settled, status_finding, taken, unequal
 from accord.workbench.compare import same_bits
 from accord.workbench.findings import Finding
 from accord.workbench.lab import Check, Lab, Trial
@@ -272,21 +272,25 @@ def _together(lab: Lab, case: Case) -> Finding | None:
 
 def _grows(lab: Lab, case: Case) -> Finding | None:
     trial = lab.trial(case)
-    if trial is None or not lab.sound(trial):
+    if trial is None:
         return None
-    subject = lab.fresh()
+    subject = lab.fresh()  # the other one may have used up its memory
     rng = lab.rng(case)
     sizes = []
     calls = 120
     try:
+        if judged(lab, trial, lab.call(trial, subject)) is not None:
+            return None
         for k in range(3 * calls):
             if k % calls == calls // 3:
                 sizes.append(subject.child.resident())
             for x in trial.inputs:
                 if x is not None and x.size and is_float(x.dtype):
                     x.reshape(-1)[rng.integers(x.size)] += x.dtype.type(1)
-            if not lab.call(trial, subject).ok:
-                return None
+            outcome = lab.call(trial, subject)
+            if not outcome.ok:  # it was right before: the memory that it may have is used up
+                full = outcome.reply.get("error") == "MemoryError"
+                return status_finding(lab, case, outcome) if full else None
     finally:
         subject.child.close()
     grown = np.diff(sizes)

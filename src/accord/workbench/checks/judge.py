@@ -81,7 +81,8 @@ def judged(lab: Lab, trial: Trial, outcome: Outcome) -> Finding | None:
 
 def _nothing_to_do(case: Case) -> bool:
     """A reordering of one element gives what there was, and NumPy then a view of it."""
-    few = (*case.sizes.values(), *case.lead, *(n for s in case.shapes.values() for n in s))
+    # axes that no name speaks of are not reordered
+    few = (*(case.sizes.values() or case.lead), *(n for s in case.shapes.values() for n in s))
     return min(few, default=_FEW) < _FEW
 
 
