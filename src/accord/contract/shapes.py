@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from accord.contract.dtypes import from_onnx
 from accord.contract.sizes import evaluate_condition, evaluate_size, names_in, shortfall
+from accord.ir import dims as D
 from accord.ir.dims import Dim, DimLike
 from accord.ir.facts import Fact, TensorFact
 
@@ -41,6 +42,7 @@ def bind(s: Semantic, n: Inference) -> Bound:
         ModelError: the node gives what the declaration does not take.
     """
     bound = Bound()
+    composed: list[tuple[str, DimLike]] = []
     bound.absent = frozenset(p.name for i, p in enumerate(s.inputs) if p.option == "optional" and not n.has(i))
     for a in s.attributes.values():
         value = n.attr(a.name, a.default)
@@ -69,9 +71,33 @@ def bind(s: Semantic, n: Inference) -> Bound:
         )
         if open_ended:
             bound.lead = fact.shape[: len(fact.shape) - len(fixed)]
-        for size, actual in zip(fixed, fact.shape[len(fact.shape) - len(fixed) :], strict=True):
+        pairs = list(zip(fixed, fact.shape[len(fact.shape) - len(fixed) :], strict=True))
+        for size, actual in pairs:
             _bind_size(n, bound.sizes, p.name, size, actual, i)
+        composed += [(size, actual) for size, actual in pairs if isinstance(size, str) and not size.isidentifier()]
+    for size, actual in composed:
+        _solve(size, actual, bound.sizes)
     return bound
+
+
+def _solve(size: str, actual: DimLike, env: dict[str, DimLike]) -> None:
+    """The one name in an expression such as ``R + 1`` that no other size has told, from what the expression is."""
+    unknown = names_in(size) - env.keys()
+    if len(unknown) != 1:
+        return
+    (name,) = unknown
+    values = [evaluate_size(size, {**env, name: k}) for k in range(3)]
+    if any(v is None for v in values):
+        return
+    start, first, second = (v for v in values if v is not None)
+    step = first - start
+    if not isinstance(step, int) or step == 0 or second - first != step:
+        return  # it does not grow evenly
+    rest = actual - start
+    if step in (1, -1):
+        env[name] = rest * step
+    elif D.modulo(rest, step) == 0:
+        env[name] = D.floordiv(rest, step)
 
 
 def _bind_type(s: Semantic, n: Inference, i: int, found: str, bound: Bound) -> None:
