@@ -68,7 +68,8 @@ def _values(lab: Lab) -> Iterator[Case]:
 
 def _long(lab: Lab) -> Iterator[Case]:
     e = lab.explorer
-    for length, types, kind, name in itertools.product(LENGTHS, e.types(), ("normal", "offset", "rows"), e.names):
+    # all lengths first: a busy machine may leave time for nothing else
+    for kind, length, types, name in itertools.product(("normal", "offset", "rows"), LENGTHS, e.types(), e.names):
         case = e.long(name, length, types=types, lead=(2,), values=kind)
         if case is not None:
             yield case
