@@ -14,6 +14,7 @@ from typing import Final
 from accord.backends.cuda.code import CudaLaunch, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
 from accord.errors import CompileError
+from accord.expr.cost import cost_of
 from accord.expr.lang import bits
 from accord.record import record
 
@@ -64,8 +65,8 @@ class Tile:
 
 #: Tile of the kernel that adds parts.
 _ADDING: Final = Tile(8, 128, 16, 4, 1)
-#: Sums that a thread finishes at once, if there are more.
-_HELD: Final = 64
+#: Sums that a thread finishes at once, if there are more: half as many where that takes more operations than these.
+_HELD, _PLAIN = 64, 12.0
 #: Elements of a step that a thread reads one by one.
 _NARROW: Final = 16
 #: Most parts of a sum, and the fewest steps that are worth a part.
@@ -103,7 +104,7 @@ def launches(
             tuple(n for n, _ in kept),
             math.prod(grid) if needed else 0,
             grid,
-            tuple(sized.items()) + _constants(own, p, tile.splits),
+            tuple(sized.items()) + _constants(kernel, own, p, tile.splits),
             tuple(hint for _, hint in kept),
             any(abs(n) >= 1 << 31 for n in sizes),
             own.warps,
@@ -113,14 +114,15 @@ def launches(
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
 
 
-def _constants(tile: Tile, p: Problem, splits: int) -> tuple[tuple[str, int | bool], ...]:
+def _constants(kernel: ContractionKernel, tile: Tile, p: Problem, splits: int) -> tuple[tuple[str, int | bool], ...]:
+    held = _HELD if cost_of(kernel.expr) <= _PLAIN else _HELD // 2
     return (
         ("BM", tile.m),
         ("BN", tile.n),
         ("BK", tile.k),
         ("GROUP", tile.group),
         ("SPLITS", splits),
-        ("PARTS", min(4, max(1, tile.m * tile.n // (32 * tile.warps * _HELD)))),
+        ("PARTS", min(4, max(1, tile.m * tile.n // (32 * tile.warps * held)))),
         ("DESCRIBED", tile.described),
         ("FLAT", tile.flat),
         ("EVEN_M", p.m % tile.m == 0),
