@@ -22,7 +22,7 @@ def collect(stride: int = 1) -> list[bytes]:
     """
     found: list[bytes] = []
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # computing expected results overflows on purpose
         from onnx.backend.test.case.model import collect_testcases as model_cases
         from onnx.backend.test.case.node import collect_testcases as node_cases
 

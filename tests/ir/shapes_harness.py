@@ -101,7 +101,7 @@ def node_cases() -> list[Any]:
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # computing expected results overflows on purpose
         cases = load_model_tests(kind="node")
     assert isinstance(cases, list)
     return cases

@@ -23,10 +23,12 @@ __all__ = [
     "QUERY",
     "VALID",
     "VALUE",
+    "Asked",
     "Features",
     "HeadTensor",
     "Heads",
     "as_heads",
+    "attention_of",
     "features_of",
     "heads_of",
 ]
@@ -169,3 +171,46 @@ def features_of(view: NodeView, q: HeadTensor) -> Features | Reason:
 def _window(view: NodeView, name: str) -> int:
     size = view.attr(name)
     return -1 if size is None else int(size)
+
+
+@record
+class Asked:
+    """What an Attention asks for.
+
+    Attributes:
+        query: The queries.
+        key: The new keys.
+        value: The new values.
+        features: What is done to scores.
+        shape: Of the output.
+        dtype: Of the output.
+    """
+
+    query: HeadTensor
+    key: HeadTensor
+    value: HeadTensor
+    features: Features
+    shape: Shape
+    dtype: str
+
+
+def attention_of(view: NodeView) -> Asked | Reason:
+    """What ONNX's Attention asks for; the scores themselves are no result of any kernel."""
+    from accord.backends.loops.table import known, output_operands
+
+    inputs = ((QUERY, "q_num_heads"), (KEY, "kv_num_heads"), (VALUE, "kv_num_heads"))
+    tensors = [heads_of(view, i, heads) for i, heads in inputs]
+    for t in tensors:
+        if isinstance(t, Reason):
+            return t
+    q, k, v = (t for t in tensors if isinstance(t, HeadTensor))
+    numbers = output_operands(view.node, 0)
+    if len(numbers) > 3 and numbers[3] >= 0:
+        return Reason("the scores are wanted as well")
+    out = known(view.output(), "the output")
+    if isinstance(out, Reason):
+        return out
+    if not isinstance(q.shape[3], int) or not isinstance(v.shape[3], int) or not q.shape[3]:
+        return Reason("head sizes are only known at run time")
+    features = features_of(view, q)
+    return features if isinstance(features, Reason) else Asked(q, k, v, features, *out)

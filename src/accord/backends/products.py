@@ -16,8 +16,10 @@ from accord.ir.strides import Access, broadcast_access
 
 __all__ = [
     "Matrices",
+    "Product",
     "after",
-    "gemm_epilogue",
+    "gemm_of",
+    "matmul_of",
     "matrices",
     "operands_of",
     "with_bias",
@@ -120,7 +122,7 @@ def with_bias(view: NodeView, dtype: str, out: Shape, index: int = 2) -> tuple[E
     return after(total, [bias], epilogue_of(view)), (0, 1, index)
 
 
-def gemm_epilogue(
+def _gemm_epilogue(
     view: NodeView, dtype: str, sizes: tuple[DimLike, DimLike]
 ) -> tuple[Epilogue, tuple[int, ...]] | Reason:
     """``alpha * A B + beta * C`` and what is fused to it, and the inputs that it reads.
@@ -146,3 +148,56 @@ def gemm_epilogue(
         total = call("add", total, added if beta == 1.0 else call("mul", added, const(beta, real)))
         reads = (0, 1, 2)
     return after(total, extras, epilogue_of(view)), reads
+
+
+@dataclass(frozen=True)
+class Product:
+    """A MatMul or Gemm.
+
+    Attributes:
+        dtype: Of A and B.
+        batch: Sizes of the batch axes.
+        sizes: m, n, k.
+        accesses: A [*batch, m, k], B [*batch, k, n], C [*batch, m, n].
+        epilogue: Over C's axes; operands 1 ... follow ``reads[2:]``.
+        reads: Inputs 0 and 1, then those that the epilogue reads.
+    """
+
+    dtype: str
+    batch: Shape
+    sizes: tuple[DimLike, DimLike, DimLike]
+    accesses: tuple[Access, Access, Access]
+    epilogue: Epilogue
+    reads: tuple[int, ...]
+
+
+def matmul_of(view: NodeView) -> Product | Reason:
+    """What a MatMul asks for."""
+    found = operands_of(view, 2)
+    if isinstance(found, Reason):
+        return found
+    (a, b), dtype = found
+    if not a or not b:
+        return Reason("a scalar operand")
+    p = matrices(view, (a, view.access(0)), (b, view.access(1)))
+    return Product(dtype, p.batch, p.sizes, p.accesses, p.epilogue, (0, 1))
+
+
+def gemm_of(view: NodeView) -> Product | Reason:
+    """What a Gemm asks for."""
+    found = operands_of(view, 2)
+    if isinstance(found, Reason):
+        return found
+    (a, b), dtype = found
+    if len(a) != 2 or len(b) != 2:
+        return Reason("operands must be matrices")
+    at_a, at_b = view.access(0), view.access(1)
+    if view.attr("transA", 0):
+        a, at_a = a[::-1], Access(at_a.strides[::-1], at_a.offset)
+    if view.attr("transB", 0):
+        b, at_b = b[::-1], Access(at_b.strides[::-1], at_b.offset)
+    own = _gemm_epilogue(view, dtype, (a[0], b[1]))
+    if isinstance(own, Reason):
+        return own
+    sizes = (a[0], b[1], b[0] if isinstance(b[0], int) else a[1])
+    return Product(dtype, (), sizes, (at_a, at_b, view.output_access()), *own)

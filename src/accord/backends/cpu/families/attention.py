@@ -24,7 +24,7 @@ from accord.backends.heads import (
     Heads,
     HeadTensor,
     as_heads,
-    features_of,
+    attention_of,
     heads_of,
 )
 from accord.backends.loops.table import known, output_operands
@@ -87,26 +87,14 @@ def scored_attention(view: NodeView, choice: Choice) -> Kernel | Reason:
 @selects("Attention")
 def attention(view: NodeView) -> Kernel | Reason:
     """The scores themselves are no result of this kernel."""
-    tensors = [
-        heads_of(view, i, name) for i, name in ((QUERY, "q_num_heads"), (KEY, "kv_num_heads"), (VALUE, "kv_num_heads"))
-    ]
-    for t in tensors:
-        if isinstance(t, Reason):
-            return t
-    q, k, v = (t for t in tensors if isinstance(t, HeadTensor))
-    numbers = output_operands(view.node, 0)
-    if len(numbers) > 3 and numbers[3] >= 0:
-        return Reason("the scores are wanted as well")
-    out = known(view.output(), "the output")
-    if isinstance(out, Reason):
-        return out
-    size, value_size = q.shape[3], v.shape[3]
-    if not isinstance(size, int) or not isinstance(value_size, int) or not size:
-        return Reason("head sizes are only known at run time")
-    features = features_of(view, q)
-    if isinstance(features, Reason):
-        return features
-    return _Kernel(view, q, k, v, features).make(out[0], out[1], size, value_size)
+    asked = attention_of(view)
+    if isinstance(asked, Reason):
+        return asked
+    size, value_size = asked.query.shape[3], asked.value.shape[3]
+    assert isinstance(size, int)
+    assert isinstance(value_size, int)
+    kernel = _Kernel(view, asked.query, asked.key, asked.value, asked.features)
+    return kernel.make(asked.shape, asked.dtype, size, value_size)
 
 
 class _Kernel:

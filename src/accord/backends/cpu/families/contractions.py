@@ -19,9 +19,9 @@ from accord.backends.cpu.halves import halves
 from accord.backends.cpu.matmul import matmul_phase, pack_constant
 from accord.backends.cpu.patches import Window
 from accord.backends.cpu.winograd import reason_against, reason_not_to, transformed_weights, winograd_phase
-from accord.backends.epilogue import Epilogue, accumulator, with_sum
+from accord.backends.epilogue import accumulator, with_sum
 from accord.backends.images import channels_last_arrangement
-from accord.backends.products import gemm_epilogue, matrices, operands_of, with_bias
+from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel
 from accord.backends.root import RootView
 from accord.backends.view import NodeView
@@ -67,40 +67,23 @@ def any_matrices(view: NodeView) -> Arrangement:
 @selects("MatMul", epilogue=True)
 def matmul(view: NodeView) -> Kernel | Reason:
     """A batch of products with NumPy's rules."""
-    found = operands_of(view, 2)
+    return _product(view, "matmul", matmul_of(view))
+
+
+@selects("Gemm", epilogue=True)
+def gemm(view: NodeView) -> Kernel | Reason:
+    """``alpha * A B + beta * C``."""
+    return _product(view, "gemm", gemm_of(view))
+
+
+def _product(view: NodeView, name: str, found: Product | Reason) -> NativeKernel | Reason:
+    """The kernel of a batch of products of inputs 0 and 1."""
     if isinstance(found, Reason):
         return found
-    (a, b), dtype = found
-    if not a or not b:
-        return Reason("a scalar operand")
-    p = matrices(view, (a, view.access(0)), (b, view.access(1)))
-    return _product(view, f"matmul {dtype}", dtype, p.batch, p.sizes, p.accesses, p.epilogue, (0, 1))
-
-
-def _product(
-    view: NodeView,
-    name: str,
-    dtype: str,
-    batch: Shape,
-    sizes: tuple[DimLike, DimLike, DimLike],
-    accesses: tuple[Access, Access, Access],
-    epilogue: Epilogue,
-    reads: tuple[int, ...],
-) -> NativeKernel | Reason:
-    """The kernel of a batch of products of inputs 0 and 1.
-
-    Args:
-        view: The node.
-        name: Of the kernel.
-        dtype: Of A and B.
-        batch: Sizes of the batch axes.
-        sizes: m, n, k.
-        accesses: A [*batch, m, k], B [*batch, k, n], C [*batch, m, n].
-        epilogue: Over C's axes; operands 1 ... follow ``reads[2:]``.
-        reads: Inputs 0 and 1, then those that the epilogue reads.
-    """
-    m, n, k = sizes
-    at_a, at_b, at_c = accesses
+    dtype, batch, epilogue, reads = found.dtype, found.batch, found.epilogue, found.reads
+    name = f"{name} {dtype}"
+    m, n, k = found.sizes
+    at_a, at_b, at_c = found.accesses
     constants: dict[int, Constant] = {}
     kind = _halves(view, dtype)
     right = _constant(view, dtype, batch, constants, kind)
@@ -167,29 +150,6 @@ def _packed(fact: TensorFact, turned: bool, dtype: str, kind: str) -> Array:
     if turned:
         b = b.T
     return pack_constant(b[:, None] if b.ndim == 1 else b, dtype, kind)
-
-
-@selects("Gemm", epilogue=True)
-def gemm(view: NodeView) -> Kernel | Reason:
-    """``alpha * A B + beta * C``."""
-    found = operands_of(view, 2)
-    if isinstance(found, Reason):
-        return found
-    (a, b), dtype = found
-    if len(a) != 2 or len(b) != 2:
-        return Reason("operands must be matrices")
-    at_a, at_b, at_c = view.access(0), view.access(1), view.output_access()
-    if view.attr("transA", 0):
-        a, at_a = a[::-1], Access(at_a.strides[::-1], at_a.offset)
-    if view.attr("transB", 0):
-        b, at_b = b[::-1], Access(at_b.strides[::-1], at_b.offset)
-    m, n = a[0], b[1]
-    own = gemm_epilogue(view, dtype, (m, n))
-    if isinstance(own, Reason):
-        return own
-    epilogue, reads = own
-    sizes = (m, n, b[0] if isinstance(b[0], int) else a[1])
-    return _product(view, f"gemm {dtype}", dtype, (), sizes, (at_a, at_b, at_c), epilogue, reads)
 
 
 @arranges("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")

@@ -15,6 +15,7 @@ from accord.backends.cpu.lrn import lrn_phase
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.pools import Pooling, pool_phase
 from accord.backends.cpu.unpool import fold_phase, unpool_phase
+from accord.backends.epilogue import Epilogue
 from accord.backends.images import Axis, channels_last_arrangement, window_axes
 from accord.backends.loops.table import known, output_operands
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel
@@ -23,11 +24,12 @@ from accord.backends.view import NodeView
 from accord.expr.lang import FLOATS, Expr, bits, call, const, operand
 from accord.expr.primitives import abs_, sqrt
 from accord.ir import dims as D
-from accord.ir.dims import DimLike
+from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
+from accord.record import record
 
-__all__ = ["counted_of", "depthwise_kernel", "is_depthwise", "packed_taps", "pooling_of"]
+__all__ = ["counted_of", "depthwise_kernel", "is_depthwise", "packed_taps", "pool_of", "pooling_of"]
 
 #: Channels of a group up to which its convolution is computed lane by lane and not as a matrix product.
 _FEW_INPUTS, _FEW_OUTPUTS = 4, 16
@@ -112,9 +114,35 @@ def arrange_pool(view: NodeView) -> Arrangement:
     return channels_last_arrangement(view)
 
 
-@selects("MaxPool", "AveragePool", "LpPool", epilogue=True)
-def pool(view: NodeView) -> Kernel | Reason:
-    """Pools over one to three spatial axes; any strides, lanes along channels."""
+@record
+class PoolProblem:
+    """What a pool asks for.
+
+    Attributes:
+        shape: Of the input.
+        dtype: Of the input.
+        out: Shape of the output.
+        axes: Spatial axes.
+        pooling: What is computed.
+        epilogue: What is stored.
+        indices: How the indices of maxima lie; None: they are not wanted.
+        operands: Which of the kernel's operands a phase gets: all.
+        flops: Operations.
+    """
+
+    shape: Shape
+    dtype: str
+    out: Shape
+    axes: tuple[Axis, ...]
+    pooling: Pooling
+    epilogue: Epilogue
+    indices: Access | None
+    operands: tuple[int, ...]
+    flops: DimLike
+
+
+def pool_of(view: NodeView) -> PoolProblem | Reason:
+    """What a pool over one to three spatial axes asks for."""
     found = known(view.tensor(0), "the input")
     if isinstance(found, Reason):
         return found
@@ -124,29 +152,47 @@ def pool(view: NodeView) -> Kernel | Reason:
     rank = len(kernel)
     if out is None or not 1 <= rank <= 3 or dtype == "bool":
         return Reason("only numbers over one to three spatial axes")
-    axes = window_axes(view, x[2:], out[2:], kernel)
     pooling = pooling_of(view, accumulator(dtype), dtype)
     if isinstance(pooling, Reason):
         return pooling
     epilogue = epilogue_of(view)
     numbers = output_operands(view.node, 1 + len(epilogue.extras))
-    wanted = len(numbers) > 1 and numbers[1] >= 0
     if numbers[0] < 0:
         return Reason("only the indices are wanted")
-    phase = pool_phase(
-        x[0],
-        x[1],
-        axes,
-        (dtype, view.access(0)),
-        view.output_access(),
+    indices = view.output_access(1) if len(numbers) > 1 and numbers[1] >= 0 else None
+    return PoolProblem(
+        x,
+        dtype,
+        out,
+        tuple(window_axes(view, x[2:], out[2:], kernel)),
         pooling,
         epilogue,
-        tuple(range(1 + len(epilogue.extras) + 1 + wanted)),
-        counted=counted_of(view, axes),
-        indices=view.output_access(1) if wanted else None,
+        indices,
+        tuple(range(2 + len(epilogue.extras) + (indices is not None))),
+        D.product((*out, *kernel)),
+    )
+
+
+@selects("MaxPool", "AveragePool", "LpPool", epilogue=True)
+def pool(view: NodeView) -> Kernel | Reason:
+    """Pools over one to three spatial axes; any strides, lanes along channels."""
+    p = pool_of(view)
+    if isinstance(p, Reason):
+        return p
+    phase = pool_phase(
+        p.shape[0],
+        p.shape[1],
+        p.axes,
+        (p.dtype, view.access(0)),
+        view.output_access(),
+        p.pooling,
+        p.epilogue,
+        p.operands,
+        counted=counted_of(view, p.axes),
+        indices=p.indices,
         column_major=bool(view.attr("storage_order", 0)),
     )
-    return NativeKernel(f"{view.node.op_type} {dtype}", (phase,), (0,), flops=D.product((*out, *kernel)))
+    return NativeKernel(f"{view.node.op_type} {p.dtype}", (phase,), (0,), flops=p.flops)
 
 
 def pooling_of(view: NodeView, acc: str, dtype: str) -> Pooling | Reason:

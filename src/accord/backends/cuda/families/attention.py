@@ -31,11 +31,10 @@ from accord.backends.heads import (
     Heads,
     HeadTensor,
     as_heads,
-    features_of,
-    heads_of,
+    attention_of,
 )
 from accord.backends.loops.program import pointwise
-from accord.backends.loops.table import known, output_operands
+from accord.backends.loops.table import output_operands
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.errors import CompileError
@@ -58,23 +57,11 @@ def any_strides(view: NodeView) -> Arrangement:
 @selects("Attention")
 def attention(view: NodeView) -> Kernel | Reason:
     """The scores themselves are no result of this kernel."""
-    inputs = ((QUERY, "q_num_heads"), (KEY, "kv_num_heads"), (VALUE, "kv_num_heads"))
-    tensors = [heads_of(view, i, heads) for i, heads in inputs]
-    for t in tensors:
-        if isinstance(t, Reason):
-            return t
-    q, k, v = (t for t in tensors if isinstance(t, HeadTensor))
-    numbers = output_operands(view.node, 0)
-    if len(numbers) > 3 and numbers[3] >= 0:
-        return Reason("the scores are wanted as well")
-    out = known(view.output(), "the output")
-    if isinstance(out, Reason):
-        return out
-    features = features_of(view, q)
-    if isinstance(features, Reason):
-        return features
+    asked = attention_of(view)
+    if isinstance(asked, Reason):
+        return asked
     try:
-        return _Kernel(view, q, k, v, features).make(*out)
+        return _Kernel(view, asked.query, asked.key, asked.value, asked.features).make(asked.shape, asked.dtype)
     except CompileError as error:
         return Reason(error.message)
 

@@ -12,9 +12,9 @@ from accord.backends.cuda.contraction import ContractionKernel, Factor, contract
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
-from accord.backends.epilogue import Epilogue, accumulator, with_sum
+from accord.backends.epilogue import accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
-from accord.backends.products import gemm_epilogue, matrices, operands_of, with_bias
+from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.errors import CompileError
@@ -40,59 +40,22 @@ def any_matrices(view: NodeView) -> Arrangement:
 @selects("MatMul", epilogue=True)
 def matmul(view: NodeView) -> Kernel | Reason:
     """A batch of products with NumPy's rules."""
-    found = operands_of(view, 2)
-    if isinstance(found, Reason):
-        return found
-    (a, b), dtype = found
-    if not a or not b:
-        return Reason("a scalar operand")
-    p = matrices(view, (a, view.access(0)), (b, view.access(1)))
-    return _product(f"matmul {dtype}", dtype, p.batch, p.sizes, p.accesses, p.epilogue, (0, 1))
+    return _product("matmul", matmul_of(view))
 
 
 @selects("Gemm", epilogue=True)
 def gemm(view: NodeView) -> Kernel | Reason:
     """``alpha * A B + beta * C``."""
-    found = operands_of(view, 2)
+    return _product("gemm", gemm_of(view))
+
+
+def _product(name: str, found: Product | Reason) -> NativeKernel | Reason:
+    """The kernel of a batch of products of inputs 0 and 1."""
     if isinstance(found, Reason):
         return found
-    (a, b), dtype = found
-    if len(a) != 2 or len(b) != 2:
-        return Reason("operands must be matrices")
-    at_a, at_b = view.access(0), view.access(1)
-    if view.attr("transA", 0):
-        a, at_a = a[::-1], Access(at_a.strides[::-1], at_a.offset)
-    if view.attr("transB", 0):
-        b, at_b = b[::-1], Access(at_b.strides[::-1], at_b.offset)
-    own = gemm_epilogue(view, dtype, (a[0], b[1]))
-    if isinstance(own, Reason):
-        return own
-    sizes = (a[0], b[1], b[0] if isinstance(b[0], int) else a[1])
-    return _product(f"gemm {dtype}", dtype, (), sizes, (at_a, at_b, view.output_access()), *own)
-
-
-def _product(
-    name: str,
-    dtype: str,
-    batch: Sequence[DimLike],
-    sizes: tuple[DimLike, DimLike, DimLike],
-    accesses: tuple[Access, Access, Access],
-    epilogue: Epilogue,
-    reads: tuple[int, ...],
-) -> NativeKernel | Reason:
-    """A batch of products.
-
-    Args:
-        name: Of the kernel.
-        dtype: Of A and B.
-        batch: Sizes of the batch axes.
-        sizes: m, n, k.
-        accesses: A [*batch, m, k], B [*batch, k, n], C [*batch, m, n].
-        epilogue: Over C's axes; operands 1 ... follow ``reads[2:]``.
-        reads: Inputs 0 and 1, then those that the epilogue reads.
-    """
-    m, n, k = sizes
-    at_a, at_b, at_c = accesses
+    dtype, batch, epilogue = found.dtype, found.batch, found.epilogue
+    m, n, k = found.sizes
+    at_a, at_b, at_c = found.accesses
     rows: tuple[DimLike, ...] = (m,)
     flops = 2 * D.product((*batch, m, n, k))
     if all(s == 0 for s in at_b.strides[:-2]):  # one matrix for all: its products are one with more rows
@@ -100,7 +63,7 @@ def _product(
         at_b = Access(at_b.strides[-2:], at_b.offset)
     try:
         kernel, dims = contraction_kernel(
-            tuple(batch),
+            batch,
             rows,
             (n,),
             (k,),
@@ -112,7 +75,7 @@ def _product(
         )
     except CompileError as error:
         return Reason(error.message)
-    return _native(name, kernel, dims, reads, len(epilogue.extras), {}, flops)
+    return _native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), {}, flops)
 
 
 def _native(

@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from accord.backends.cpu.families.windows import counted_of, pooling_of
-from accord.backends.cpu.images import accumulator
+from accord.backends.cpu.families.windows import counted_of, pool_of
 from accord.backends.cuda.code import CudaLaunch, hints_of
 from accord.backends.cuda.families.table import arranges, selects
 from accord.backends.cuda.windows import WindowKernel, pool_kernel, window_geometry
-from accord.backends.images import channels_last_arrangement, window_axes
-from accord.backends.loops.table import known, output_operands
+from accord.backends.images import channels_last_arrangement
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
-from accord.backends.root import epilogue_of
 from accord.backends.view import NodeView
 from accord.errors import CompileError
 from accord.ir import dims as D
@@ -32,42 +29,26 @@ def arrange_pool(view: NodeView) -> Arrangement:
 @selects("MaxPool", "AveragePool", "LpPool", epilogue=True)
 def pool(view: NodeView) -> Kernel | Reason:
     """Pools over one to three spatial axes; any strides."""
-    found = known(view.tensor(0), "the input")
-    if isinstance(found, Reason):
-        return found
-    x, dtype = found
-    out = view.output().shape
-    kernel = [int(k) for k in view.attr("kernel_shape")]
-    rank = len(kernel)
-    if out is None or not 1 <= rank <= 3 or dtype == "bool":
-        return Reason("only numbers over one to three spatial axes")
-    axes = window_axes(view, x[2:], out[2:], kernel)
-    pooling = pooling_of(view, accumulator(dtype), dtype)
-    if isinstance(pooling, Reason):
-        return pooling
-    epilogue = epilogue_of(view)
-    numbers = output_operands(view.node, 1 + len(epilogue.extras))
-    wanted = len(numbers) > 1 and numbers[1] >= 0
-    if numbers[0] < 0:
-        return Reason("only the indices are wanted")
+    p = pool_of(view)
+    if isinstance(p, Reason):
+        return p
     try:
         made, dims = pool_kernel(
-            x[0],
-            x[1],
-            axes,
-            (dtype, view.access(0)),
+            p.shape[0],
+            p.shape[1],
+            p.axes,
+            (p.dtype, view.access(0)),
             view.output_access(),
-            pooling,
-            epilogue,
-            counted=counted_of(view, axes),
-            indices=view.output_access(1) if wanted else None,
+            p.pooling,
+            p.epilogue,
+            counted=counted_of(view, p.axes),
+            indices=p.indices,
             column_major=bool(view.attr("storage_order", 0)),
         )
     except CompileError as error:
         return Reason(error.message)
-    operands = tuple(range(1 + len(epilogue.extras) + 1 + wanted))
-    phase = window_phase(made, dims, operands, D.product(x))
-    return NativeKernel(f"{view.node.op_type} {dtype}", (phase,), (0,), flops=D.product((*out, *kernel)))
+    phase = window_phase(made, dims, p.operands, D.product(p.shape))
+    return NativeKernel(f"{view.node.op_type} {p.dtype}", (phase,), (0,), flops=p.flops)
 
 
 def window_phase(
