@@ -40,11 +40,14 @@ from accord.passes.rules.recognise.prelu import RecognisePRelu
 from accord.passes.rules.recognise.projections import MergeProjections
 from accord.passes.rules.recognise.reduction import RecogniseMean
 from accord.passes.rules.recognise.rotary import RecogniseRotary
+from accord.passes.rules.recognise.shorten import ShortenViews
 from accord.passes.rules.recognise.softmax import RecogniseSoftmax
+from accord.passes.rules.rows import UnflattenGemm, ViewBeforeProduct
 from accord.passes.rules.simplify import (
     CollapseReshapes,
     FoldReshapeTarget,
     GatherBeforeElementwise,
+    GatherToSlice,
     MergeTransposes,
     RemoveIdentity,
     RemoveNeutralArithmetic,
@@ -82,6 +85,7 @@ def phases() -> tuple[Phase, ...]:
             (
                 ComposeOperators(),
                 GatherBeforeElementwise(),
+                GatherToSlice(),
                 FoldConstants(),
                 RemoveIdentity(),
                 RemoveNoOpCast(),
@@ -91,6 +95,8 @@ def phases() -> tuple[Phase, ...]:
                 SinkTranspose(),
                 FoldReshapeTarget(),
                 CollapseReshapes(),
+                UnflattenGemm(),
+                ViewBeforeProduct(),
                 RemoveNeutralArithmetic(),
                 FoldBatchNorm(),
                 FoldAffineIntoContraction(),
@@ -123,6 +129,7 @@ def phases() -> tuple[Phase, ...]:
                 RecogniseCausalMask(),
                 PackRotaryHeads(),
                 PackAttentionHeads(),
+                ShortenViews(),
                 FoldConstants(),
                 MergeTransposes(),
                 CollapseReshapes(),
