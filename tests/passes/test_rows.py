@@ -234,5 +234,7 @@ def test_heads_of_a_joint_projection_with_the_length_first_are_packed():
     assert "pack-attention-heads" in fired(m)
     assert "Gather" not in ops(m)
     assert ops(m)[-3:] == ["MatMul", "Add", "Add"]
+    assert "product-before-transpose" in fired(m)
+    assert ops(m)[:2] == ["MatMul", "Add"]
     data = rand(batch, length, width)
     np.testing.assert_allclose(m({"x": data})[0], evaluate(proto, {"x": data})[0], rtol=2e-5, atol=2e-5)

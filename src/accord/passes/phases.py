@@ -42,7 +42,7 @@ from accord.passes.rules.recognise.reduction import RecogniseMean
 from accord.passes.rules.recognise.rotary import RecogniseRotary
 from accord.passes.rules.recognise.shorten import ShortenViews
 from accord.passes.rules.recognise.softmax import RecogniseSoftmax
-from accord.passes.rules.rows import UnflattenGemm, ViewBeforeProduct
+from accord.passes.rules.rows import ProductBeforeTranspose, UnflattenGemm, ViewBeforeProduct
 from accord.passes.rules.simplify import (
     CollapseReshapes,
     FoldReshapeTarget,
@@ -129,6 +129,7 @@ def phases() -> tuple[Phase, ...]:
                 RecogniseCausalMask(),
                 PackRotaryHeads(),
                 PackAttentionHeads(),
+                ProductBeforeTranspose(),
                 ShortenViews(),
                 FoldConstants(),
                 MergeTransposes(),

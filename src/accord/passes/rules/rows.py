@@ -15,7 +15,7 @@ from accord.ir.reason import Reason
 from accord.passes.rule import Rule, RuleContext, onnx_ops
 from accord.passes.rules.simplify import reshape_target
 
-__all__ = ["UnflattenGemm", "ViewBeforeProduct"]
+__all__ = ["ProductBeforeTranspose", "UnflattenGemm", "ViewBeforeProduct"]
 
 
 class UnflattenGemm(Rule):
@@ -122,11 +122,7 @@ class ViewBeforeProduct(Rule):
             if target is None:
                 return Reason("the shape of the rows cannot be stated as a constant")
             y = b("Reshape", x, b.ints(*target))
-        y = b("MatMul", y, weights)
-        for each, position in after:
-            operands = [y if i == position else _row(v, context, b) for i, v in enumerate(each.inputs)]
-            attributes: dict[str, Any] = dict(each.attributes.items())
-            y = b(each.op_type, *operands, **attributes)
+        y = _repeated(b, b("MatMul", y, weights), after, context)
         return patch_from(b, node, [y], f"before {product.name}")
 
 
@@ -143,18 +139,32 @@ def _product(value: ir.Value | None, context: RuleContext) -> tuple[ir.Node, lis
             return None
         if maker.op_type == "MatMul":
             return maker, after[::-1]
-        if maker.op_type not in ELEMENTWISE or len(maker.outputs) != 1:
+        position = _rows_of(maker, context)
+        if position is None:
             return None
-        rows = [i for i, v in enumerate(maker.inputs) if v is not None and not context.tensor(v).is_const]
-        if len(rows) != 1 or any(
-            v is None or not _is_row(v, context) for i, v in enumerate(maker.inputs) if i != rows[0]
-        ):
-            return None
-        if context.tensor(maker.inputs[rows[0]]).rank != context.tensor(value).rank:
-            return None
-        after.append((maker, rows[0]))
-        value = maker.inputs[rows[0]]
+        after.append((maker, position))
+        value = maker.inputs[position]
     return None
+
+
+def _rows_of(node: ir.Node, context: RuleContext) -> int | None:
+    """The position of the rows, if an elementwise operator does to all of them alike what constants say; else None."""
+    if node.domain != "" or node.op_type not in ELEMENTWISE or len(node.outputs) != 1:
+        return None
+    rows = [i for i, v in enumerate(node.inputs) if v is not None and not context.tensor(v).is_const]
+    if len(rows) != 1 or context.tensor(node.inputs[rows[0]]).rank != context.tensor(node.outputs[0]).rank:
+        return None
+    others = [v for i, v in enumerate(node.inputs) if i != rows[0] and v is not None]
+    return rows[0] if all(_is_row(v, context) for v in others) else None
+
+
+def _repeated(b: Builder, y: ir.Value, after: list[tuple[ir.Node, int]], context: RuleContext) -> ir.Value:
+    """What the elementwise operators make of ``y``."""
+    for node, position in after:
+        operands = [y if i == position else _row(v, context, b) for i, v in enumerate(node.inputs)]
+        attributes: dict[str, Any] = dict(node.attributes.items())
+        y = b(node.op_type, *operands, **attributes)
+    return y
 
 
 def _is_row(value: ir.Value, context: RuleContext) -> bool:
@@ -168,3 +178,55 @@ def _row(value: ir.Value | None, context: RuleContext, b: Builder) -> ir.Value |
     if value is None or content is None or content.ndim < 2:
         return value
     return b.const(content.reshape(-1), value.name)
+
+
+#: Operators that read any strides where they lie.
+_VIEWS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split"})
+
+
+class ProductBeforeTranspose(Rule):
+    """MatMul of transposed rows for attention → the transpose of the product, which attention reads as it lies.
+
+    The product then has its rows one after the other, as fast kernels want them.
+    """
+
+    name: ClassVar[str] = "product-before-transpose"
+    level: ClassVar[int] = 2
+    ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops("MatMul")
+
+    def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
+        """A patch with the product first."""
+        x, weights = node.inputs
+        maker = None if x is None else x.producer()
+        rank = context.tensor(x).rank
+        if x is None or rank is None or maker is None or maker.domain != "" or maker.op_type != "Transpose":
+            return None
+        perm = [int(p) for p in context.attr(maker, "perm", range(rank)[::-1])]
+        if perm[-1] != rank - 1 or context.tensor(weights).rank != 2:
+            return None
+        last, after = node.outputs[0], list[tuple[ir.Node, int]]()
+        while (reader := context.only_use(last)) is not None and (rows := _rows_of(reader, context)) is not None:
+            after.append((reader, rows))
+            last = reader.outputs[0]
+        if not _is_for_attention(last):
+            return Reason("it is not for attention alone")
+        b = context.builder()
+        y = _repeated(b, b("MatMul", maker.inputs[0], weights), after, context)
+        anchor = last.producer()
+        moved = b("Transpose", y, perm=perm)
+        return Patch({last: moved}, tuple(b.nodes), tuple(b.constants), anchor=anchor, note=f"before {maker.name}")
+
+
+def _is_for_attention(value: ir.Value) -> bool:
+    """True if views and attention alone read ``value``."""
+    uses = value.uses()
+    if not uses or value.is_graph_output():
+        return False
+    for user, index in uses:
+        if user.domain != "" or index > 2:
+            return False
+        if user.op_type not in _VIEWS and user.op_type != "Attention":
+            return False
+        if user.op_type in _VIEWS and (index or not all(_is_for_attention(o) for o in user.outputs)):
+            return False
+    return True
