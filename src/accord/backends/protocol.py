@@ -37,6 +37,7 @@ __all__ = [
     "Alias",
     "Arrangement",
     "Backend",
+    "Concurrency",
     "Constant",
     "FixedLaunch",
     "HostKernel",
@@ -46,6 +47,7 @@ __all__ = [
     "Phase",
     "Program",
     "StoredCodeError",
+    "Turn",
     "ViewKernel",
 ]
 
@@ -235,6 +237,40 @@ class NativeKernel:
 Kernel: TypeAlias = ViewKernel | HostKernel | NativeKernel
 
 
+@record
+class Turn:
+    """When a phase of a program may start, where a program has several streams.
+
+    Attributes:
+        stream: What is on one stream runs in order.
+        after: Numbers of earlier phases on other streams that must have ended.
+    """
+
+    stream: int = 0
+    after: tuple[int, ...] = ()
+
+
+@record
+class Concurrency:
+    """What a device can do at the same time, for dividing the steps of a plan among streams; times are rough.
+
+    Attributes:
+        streams: Streams for kernels; large copies get two more, one for each direction.
+        event: Seconds that a stream loses by waiting for another one.
+        least: Seconds that the smallest kernel takes.
+        flops: Arithmetic operations a second.
+        bandwidth: Bytes a second in its memory.
+        link: Bytes a second to and from the host's.
+    """
+
+    streams: int
+    event: float
+    least: float
+    flops: float
+    bandwidth: float
+    link: float
+
+
 class StoredCodeError(CompileError):
     """Machine code that a stored plan counts on is gone; the model has to be compiled again. Never seen by users."""
 
@@ -280,6 +316,7 @@ class Backend(ABC):
         stores_halves: Values of 16 bits take half the time of those of 32: a model whose precision is to be bfloat16 is
             stored so; elsewhere only operands of products are rounded.
         zeros: Returned arrays are zero before a run, since its kernels may compute nothing.
+        concurrency: What its programs run at the same time; None: a program's phases run in order.
     """
 
     name: str
@@ -290,6 +327,7 @@ class Backend(ABC):
     hosts: tuple[str, ...] = ()
     stores_halves: bool = False
     zeros: bool = False
+    concurrency: Concurrency | None = None
 
     @property
     def space(self) -> str:
@@ -354,7 +392,13 @@ class Backend(ABC):
         del nodes
         return Reason(f"{self.name} joins no operators")
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
+    def program(
+        self,
+        launches: Sequence[tuple[Phase, Launch]],
+        operands: Sequence[Array],
+        threads: int = 1,
+        turns: Sequence[Turn] = (),
+    ) -> Program:
         """Prepare consecutive phases.
 
         Args:
@@ -362,6 +406,7 @@ class Backend(ABC):
             operands: For each phase an int64 array with the addresses of its operands, all of them parts of one, in
                 order; the caller changes the addresses between runs.
             threads: Most threads that may work on one phase; each gets a number below it, for its scratch memory.
+            turns: When each phase may start, from a backend with :attr:`concurrency`; empty: one after the other.
         """
         raise TypeError(f"backend '{self.name}' has no native kernels")
 

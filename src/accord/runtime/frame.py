@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
-from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, ViewKernel
+from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, Turn
 from accord.errors import ExecutionError, InputError
 from accord.ir.agreement import Agreement
 from accord.model.limits import physical_memory
@@ -80,17 +80,54 @@ def arena_blocks(plan: Plan, space: str = HOST) -> list[Span]:
         if s.storage is Storage.ARENA and s.space == space:
             first, last = spans.get(s.root, (s.first, s.last))
             spans[s.root] = (min(first, s.first), max(last, s.last))
-    return [Span(root, first, last) for root, (first, last) in spans.items()]
+    if plan.is_serial:
+        return [Span(root, first, last) for root, (first, last) in spans.items()]
+    uses = dict.fromkeys(spans, 0)
+    ended = dict.fromkeys(spans, -1)
+    for index, before in enumerate(plan.ended()):
+        if plan.is_free(index):
+            continue
+        for root in {plan.slots[i].root for i in plan.steps[index].touched}:
+            if root in spans:
+                uses[root] |= 1 << index
+                ended[root] &= before
+    return [Span(root, first, last, uses[root], ended[root]) for root, (first, last) in spans.items()]
 
 
 @dataclass(slots=True)
 class _Run:
-    """Consecutive native steps of one backend: phases, the spans of their operands in the table, their steps."""
+    """Consecutive native steps of one backend: phases, the spans of their operands in the table, their steps.
+
+    Attributes:
+        backend: Its name.
+        launches: Phases and how they start.
+        spans: Where each one's operands are in the table.
+        steps: Each one's step.
+        turns: When each one may start.
+    """
 
     backend: str
     launches: list[tuple[Phase, Launch]] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    _ends: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of a step: phases after which it has ended
+    _last: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of a stream: the same for its last step
+
+    def start(self, step: Step) -> tuple[int, ...]:
+        """Phases on other streams that must have ended before the first phase of ``step``.
+
+        A step waits for another's last phase. One that has no phases for the sizes at hand (a value is empty) hands on
+        what it would have waited for.
+        """
+        waits = {*self._last.get(step.stream, ()), *(p for w in step.waits for p in self._ends[w])}
+        return tuple(sorted(p for p in waits if self.turns[p].stream != step.stream))
+
+    def end(self, index: int, step: Step, waits: tuple[int, ...], count: int) -> None:
+        """Note that step ``index`` has added ``count`` phases."""
+        before = self._last.get(step.stream, ())
+        ends = (len(self.turns) - 1,) if count else tuple(sorted({*before, *waits}))
+        self._ends[index] = self._last[step.stream] = ends
 
 
 class Frame:
@@ -249,7 +286,7 @@ class Frame:
         plan = self.plan
         used = set(plan.outputs)
         for index, step in enumerate(plan.steps):
-            if step.late or not (isinstance(step.kernel, NativeKernel) or self._is_free(index)):
+            if step.late or not (isinstance(step.kernel, NativeKernel) or plan.is_free(index)):
                 used.update(step.inputs)
                 used.update(step.outputs)
                 used.update(c for b in step.bodies for c in b.captured)
@@ -260,27 +297,16 @@ class Frame:
         plan = self.plan
         operands: list[int] = []  # slot of each table entry
         runs: list[_Run | int] = []
-        for index, step in enumerate(plan.steps):
-            kernel = step.kernel
-            if index not in step_sizes or not isinstance(kernel, NativeKernel):
-                if not self._is_free(index):
-                    runs.append(index)
-                continue
-            slots = [step.inputs[i] for i in kernel.reads] + [o for o in step.outputs if o >= 0]
-            if step.workspace >= 0:
-                slots.append(step.workspace)
-            last = runs[-1] if runs else None
-            if not isinstance(last, _Run) or last.backend != step.placement.backend or self._stepwise:
-                last = _Run(step.placement.backend)
-                runs.append(last)
-            for phase, launch in zip(kernel.phases, kernel.launches(step_sizes[index]), strict=True):
-                if not launch.tasks:
-                    continue
-                start = len(operands)
-                operands.extend(slots[i] for i in phase.operands)
-                last.launches.append((phase, launch))
-                last.spans.append((start, len(operands)))
-                last.steps.append(index)
+        for segment in plan.segments:
+            if isinstance(segment, int):
+                runs.append(segment)
+            elif self._stepwise:
+                for index in segment.steps:
+                    alone = replace(plan.steps[index], stream=0, waits=())
+                    runs.append(self._run([(index, alone)], segment.backend, step_sizes, operands))
+            else:
+                steps = [(index, plan.steps[index]) for index in segment.steps]
+                runs.append(self._run(steps, segment.backend, step_sizes, operands))
         self._table = np.zeros(len(operands), np.int64)
         arenas: dict[str, list[tuple[int, int]]] = {}
         caller: dict[int, list[tuple[int, int]]] = {}
@@ -315,15 +341,36 @@ class Frame:
                 self.segments.append(run)
             elif run.launches:
                 tables = [self._table[a:b] for a, b in run.spans]
-                self.segments.append((backends[run.backend].program(run.launches, tables, plan.threads), run.steps))
+                rest = (plan.threads, run.turns) if any(t.stream for t in run.turns) else (plan.threads,)
+                self.segments.append((backends[run.backend].program(run.launches, tables, *rest), run.steps))
 
-    def _is_free(self, index: int) -> bool:
-        """True for a view that shares its input's memory: nothing has to run."""
-        step, slots = self.plan.steps[index], self.plan.slots
-        if not isinstance(step.kernel, ViewKernel):
-            return False
-        out = step.outputs[0]
-        return out < 0 or (slots[out].storage is not Storage.LATE and slots[out].root == slots[step.inputs[0]].root)
+    def _run(
+        self,
+        steps: Sequence[tuple[int, Step]],
+        backend: str,
+        step_sizes: Mapping[int, tuple[int, ...]],
+        operands: list[int],
+    ) -> _Run:
+        """Consecutive steps; their operands' slots are added to ``operands``."""
+        run = _Run(backend)
+        for index, step in steps:
+            kernel = step.kernel
+            assert isinstance(kernel, NativeKernel)
+            slots = [step.inputs[i] for i in kernel.reads] + [o for o in step.outputs if o >= 0]
+            if step.workspace >= 0:
+                slots.append(step.workspace)
+            launches = kernel.launches(step_sizes[index])
+            started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
+            waits = run.start(step)
+            for k, (phase, launch) in enumerate(started):
+                start = len(operands)
+                operands.extend(slots[i] for i in phase.operands)
+                run.launches.append((phase, launch))
+                run.spans.append((start, len(operands)))
+                run.steps.append(index)
+                run.turns.append(Turn(step.stream, () if k else waits))
+            run.end(index, step, waits, len(started))
+        return run
 
     def attach(self, arena: Arena) -> None:
         """Point everything that lives in the arena into ``arena``."""

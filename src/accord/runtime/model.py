@@ -17,7 +17,7 @@ from accord.backends.memory import DeviceArray, Memory
 from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
 from accord.ir import dims as D
-from accord.ir.compute import content_symbol
+from accord.ir.compute import content_symbol, representative
 from accord.ir.dims import Dim, DimLike
 from accord.model.limits import Limits
 from accord.plan.plan import Plan
@@ -98,13 +98,9 @@ def guess(condition: Dim) -> bool:
     A comparison of an input's content with a constant is taken to hold.
     """
     contents = [s for s in D.symbols_of(condition) if s.startswith(content_symbol(""))]
-    sizes = {s: 1 if s.endswith(".0") or s.lower() in _BATCH else _LARGE for s in D.symbols_of(condition)}
+    sizes = {s: representative(s) for s in D.symbols_of(condition)}
     candidates = [int(n) for n in re.findall(r"\d+", str(condition))] if contents else []
     return any(D.evaluate(condition, {**sizes, **dict.fromkeys(contents, value)}) for value in (*candidates, 0))
-
-
-_LARGE = 512
-_BATCH = frozenset({"n", "b", "batch", "batch_size", "batchsize"})
 
 
 @dataclass(frozen=True)

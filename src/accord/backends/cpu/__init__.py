@@ -17,6 +17,7 @@ from accord.backends.protocol import (
     NativeKernel,
     Phase,
     Program,
+    Turn,
 )
 from accord.ir.reason import FUSED_DOMAIN, Reason
 
@@ -130,10 +131,17 @@ class CpuBackend(Backend):
             return weight if isinstance(weight, Reason) else None
         return can_join(nodes)
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
+    def program(
+        self,
+        launches: Sequence[tuple[Phase, Launch]],
+        operands: Sequence[Array],
+        threads: int = 1,
+        turns: Sequence[Turn] = (),
+    ) -> Program:
         """A walk over machine code."""
         from accord.backends.cpu.program import CpuProgram
 
+        del turns
         return CpuProgram(launches, operands, threads)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:

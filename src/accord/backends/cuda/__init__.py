@@ -18,6 +18,7 @@ from accord.backends.protocol import (
     NativeKernel,
     Phase,
     Program,
+    Turn,
     ViewKernel,
 )
 from accord.errors import CompileError
@@ -141,11 +142,17 @@ class CudaBackend(Backend):
         phase = Phase(TransferCode(inwards=source == HOST), (0, 1), (nbytes,), _one_task)
         return NativeKernel(f"copy {source} to {target}", (phase,), (0,))
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
+    def program(
+        self,
+        launches: Sequence[tuple[Phase, Launch]],
+        operands: Sequence[Array],
+        threads: int = 1,
+        turns: Sequence[Turn] = (),
+    ) -> Program:
         """Launches on a stream of its own."""
         from accord.backends.cuda.program import CudaProgram
 
-        del threads
+        del threads, turns
         return CudaProgram(self.gpu, launches, operands)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:

@@ -18,6 +18,7 @@ from accord.backends.protocol import (
     NativeKernel,
     Phase,
     Program,
+    Turn,
     ViewKernel,
 )
 from accord.contract.registry import contract_for
@@ -66,9 +67,15 @@ class NullBackend(Backend):
         elements = sum((D.product(f.shape or ()) for f in outputs if isinstance(f, TensorFact)), start=0)
         return NativeKernel("null", (Phase(None, (), (elements,)),), reads, in_place=in_place)
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
+    def program(
+        self,
+        launches: Sequence[tuple[Phase, Launch]],
+        operands: Sequence[Array],
+        threads: int = 1,
+        turns: Sequence[Turn] = (),
+    ) -> Program:
         """A program that does nothing."""
-        del launches, operands, threads
+        del launches, operands, threads, turns
         return _Nothing()
 
 
