@@ -43,11 +43,13 @@ __all__ = [
     "HostKernel",
     "Kernel",
     "Launch",
+    "Launches",
     "NativeKernel",
     "Phase",
     "Program",
     "StoredCodeError",
     "Turn",
+    "Turns",
     "ViewKernel",
 ]
 
@@ -271,6 +273,11 @@ class Concurrency:
     link: float
 
 
+#: Phases and how they start.
+Launches: TypeAlias = Sequence[tuple[Phase, Launch]]
+Turns: TypeAlias = Sequence[Turn]
+
+
 class StoredCodeError(CompileError):
     """Machine code that a stored plan counts on is gone; the model has to be compiled again. Never seen by users."""
 
@@ -392,13 +399,7 @@ class Backend(ABC):
         del nodes
         return Reason(f"{self.name} joins no operators")
 
-    def program(
-        self,
-        launches: Sequence[tuple[Phase, Launch]],
-        operands: Sequence[Array],
-        threads: int = 1,
-        turns: Sequence[Turn] = (),
-    ) -> Program:
+    def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
         """Prepare consecutive phases.
 
         Args:

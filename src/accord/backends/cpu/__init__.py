@@ -14,10 +14,11 @@ from accord.backends.protocol import (
     FixedLaunch,
     Kernel,
     Launch,
+    Launches,
     NativeKernel,
     Phase,
     Program,
-    Turn,
+    Turns,
 )
 from accord.ir.reason import FUSED_DOMAIN, Reason
 
@@ -131,13 +132,7 @@ class CpuBackend(Backend):
             return weight if isinstance(weight, Reason) else None
         return can_join(nodes)
 
-    def program(
-        self,
-        launches: Sequence[tuple[Phase, Launch]],
-        operands: Sequence[Array],
-        threads: int = 1,
-        turns: Sequence[Turn] = (),
-    ) -> Program:
+    def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
         """A walk over machine code."""
         from accord.backends.cpu.program import CpuProgram
 

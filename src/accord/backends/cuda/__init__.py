@@ -15,10 +15,11 @@ from accord.backends.protocol import (
     FixedLaunch,
     Kernel,
     Launch,
+    Launches,
     NativeKernel,
     Phase,
     Program,
-    Turn,
+    Turns,
     ViewKernel,
 )
 from accord.errors import CompileError
@@ -142,13 +143,7 @@ class CudaBackend(Backend):
         phase = Phase(TransferCode(inwards=source == HOST), (0, 1), (nbytes,), _one_task)
         return NativeKernel(f"copy {source} to {target}", (phase,), (0,))
 
-    def program(
-        self,
-        launches: Sequence[tuple[Phase, Launch]],
-        operands: Sequence[Array],
-        threads: int = 1,
-        turns: Sequence[Turn] = (),
-    ) -> Program:
+    def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
         """Launches on a stream of its own."""
         from accord.backends.cuda.program import CudaProgram
 

@@ -15,10 +15,11 @@ from accord.backends.protocol import (
     Backend,
     Kernel,
     Launch,
+    Launches,
     NativeKernel,
     Phase,
     Program,
-    Turn,
+    Turns,
     ViewKernel,
 )
 from accord.contract.registry import contract_for
@@ -67,13 +68,7 @@ class NullBackend(Backend):
         elements = sum((D.product(f.shape or ()) for f in outputs if isinstance(f, TensorFact)), start=0)
         return NativeKernel("null", (Phase(None, (), (elements,)),), reads, in_place=in_place)
 
-    def program(
-        self,
-        launches: Sequence[tuple[Phase, Launch]],
-        operands: Sequence[Array],
-        threads: int = 1,
-        turns: Sequence[Turn] = (),
-    ) -> Program:
+    def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
         """A program that does nothing."""
         del launches, operands, threads, turns
         return _Nothing()
