@@ -13,10 +13,8 @@ from accord.backends.protocol import (
     Backend,
     FixedLaunch,
     Kernel,
-    Launch,
     Launches,
     NativeKernel,
-    Phase,
     Program,
     Turns,
 )

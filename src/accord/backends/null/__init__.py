@@ -14,7 +14,6 @@ from accord.backends.protocol import (
     Array,
     Backend,
     Kernel,
-    Launch,
     Launches,
     NativeKernel,
     Phase,
