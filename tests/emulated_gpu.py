@@ -1,4 +1,4 @@
-"""A GPU that is this machine: its memory is the host's, kernels run in Triton's interpreter.
+"""A GPU that is this machine: its memory is the host's, kernels run in Triton's interpreter, streams in any order.
 
 The process has to be started with ``TRITON_INTERPRET=1``. Everything but the driver's own calls is the backend's code.
 """
@@ -6,9 +6,10 @@ The process has to be started with ``TRITON_INTERPRET=1``. Everything but the dr
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,44 @@ NAMES = {
 _INTERPRETER = threading.Lock()
 
 
+class Operation:
+    """Something on a stream.
+
+    Attributes:
+        number: How many were issued before it.
+        name: For people.
+        work: What it does.
+        after: Operations that must have ended before it starts: by the order on its stream, and by events.
+        done: It has ended.
+    """
+
+    def __init__(self, number: int, name: str, work: Callable[[], None], after: frozenset[Operation]) -> None:
+        self.number, self.name, self.work, self.after, self.done = number, name, work, after, False
+
+
+class _Capture:
+    """What is being captured: operations without a device, and the last ones on each stream that takes part."""
+
+    def __init__(self, origin: int) -> None:
+        self.origin = origin
+        self.operations: list[Operation] = []
+        self.tails: dict[int, frozenset[Operation]] = {origin: frozenset()}
+
+
 class EmulatedDevice:
-    """See the module's text; what it starts is done when the call returns."""
+    """See the module's text.
+
+    Nothing that is put on a stream happens at once. While the host waits, one operation after the other is done, in any
+    order that streams and events allow: what lacks an event comes too early in one of them.
+
+    Attributes:
+        choose: Which of the operations that may start does; the one issued first by default.
+        issued: Operations that were put on streams so far, those of replayed graphs too.
+        started: Names of the kernels that have run.
+        replayed: Graphs that were started.
+        blocks: Memory that is in use, by address.
+        events: Those that exist: what each waits for.
+    """
 
     ordinal, name, architecture, processors, shared, lost = 0, "emulated", 80, 4, 100 << 10, None
 
@@ -37,10 +74,21 @@ class EmulatedDevice:
         self.blocks: dict[int, np.ndarray] = {}
         self.started: list[str] = []
         self.replayed = 0
-        self._recorded: list | None = None
+        self.issued = 0
+        self.idle: list[Any] = []
+        self.choose: Callable[[list[Operation]], Operation] = lambda ready: min(ready, key=lambda o: o.number)
+        self._pinned: set[int] = set()
+        self._pending: list[Operation] = []
+        self._tails: dict[int, frozenset[Operation]] = {0: frozenset(), 1: frozenset()}
+        self.events: dict[int, tuple[frozenset[Operation], _Capture | None]] = {}
+        self._captures: dict[int, _Capture] = {}  # by stream
+        self._handles = itertools.count(1000)
+        self._lock = threading.RLock()
 
     def enter(self) -> None:
         pass
+
+    # memory
 
     def allocate(self, nbytes: int) -> int:
         owner = np.full(nbytes + 512, 0x5A, np.uint8)  # what is in it means nothing
@@ -49,56 +97,144 @@ class EmulatedDevice:
         return address
 
     def free(self, address: int) -> None:
-        del self.blocks[address]
+        with self._lock:
+            self._until(self._pending)
+            del self.blocks[address]
+            self._pinned.discard(address)
 
-    pinned, free_pinned = allocate, free
+    def pinned(self, nbytes: int) -> int:
+        address = self.allocate(nbytes)
+        self._pinned.add(address)
+        return address
 
-    def to_device(self, target: int, source: int, nbytes: int, stream: Any) -> None:
-        ctypes.memmove(target, source, nbytes)
+    free_pinned = free
 
-    to_host = to_device
+    def _is_pinned(self, address: int) -> bool:
+        return any(p <= address < p + self.blocks[p].nbytes for p in self._pinned)
 
-    def call(self, name: str, target: int, source: int, nbytes: int) -> None:
-        assert name in ("cuMemcpyHtoD", "cuMemcpyDtoH")
-        ctypes.memmove(target, source, nbytes)
+    def to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        if not self._is_pinned(source):
+            assert stream not in self._captures, "memory that is not pinned cannot be captured"
+            held = ctypes.string_at(source, nbytes)  # it is read before the call returns
+            self.put("to_device", lambda: ctypes.memmove(target, held, nbytes), stream)
+            return
+        self.put("to_device", lambda: ctypes.memmove(target, source, nbytes), stream)
 
-    def stream(self) -> Any:
-        return SimpleNamespace()
+    def to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self.put("to_host", lambda: ctypes.memmove(target, source, nbytes), stream)
+        if not self._is_pinned(target):
+            assert stream not in self._captures, "memory that is not pinned cannot be captured"
+            self.wait(stream)  # the call returns when it is there
 
-    def wait(self, stream: Any) -> None:
-        pass
+    # streams and events
+
+    def stream(self, *, first: bool = False) -> int:
+        handle = next(self._handles)
+        self._tails[handle] = frozenset()
+        return handle
+
+    def put(self, name: str, work: Callable[[], None], stream: int) -> None:
+        """Put something on a stream, or into the graph that is being captured from it."""
+        with self._lock:
+            capture = self._captures.get(stream)
+            if capture is not None:
+                made = Operation(len(capture.operations), name, work, capture.tails[stream])
+                capture.operations.append(made)
+                capture.tails[stream] = frozenset([made])
+            else:
+                self._tails[stream] = frozenset([self._issue(name, work, self._tails[stream])])
+
+    def _issue(self, name: str, work: Callable[[], None], after: frozenset[Operation]) -> Operation:
+        made = Operation(self.issued, name, work, after)
+        self.issued += 1
+        self._pending.append(made)
+        return made
+
+    def event(self, *, timed: bool = False) -> int:
+        handle = next(self._handles)
+        self.events[handle] = frozenset(), None
+        return handle
+
+    def forget_event(self, event: int) -> None:
+        del self.events[event]
+
+    def record(self, event: int, stream: int) -> None:
+        with self._lock:
+            capture = self._captures.get(stream)
+            tails = self._tails if capture is None else capture.tails
+            assert event in self.events
+            self.events[event] = tails[stream], capture
+
+    def follow(self, stream: int, event: int) -> None:
+        with self._lock:
+            operations, capture = self.events[event]
+            own = self._captures.get(stream)
+            if capture is None:
+                assert own is None, "a stream that is being captured waits for what is not"
+                self._tails[stream] |= operations
+                return
+            assert own is None or own is capture, "two captures meet"
+            assert capture in self._captures.values(), "an event of a capture that has ended"
+            self._captures[stream] = capture
+            capture.tails[stream] = capture.tails.get(stream, frozenset()) | operations
+
+    def wait(self, stream: int) -> None:
+        with self._lock:
+            assert stream not in self._captures
+            self._until(self._tails[stream])
+
+    def wait_event(self, event: int) -> None:
+        with self._lock:
+            operations, capture = self.events[event]
+            assert capture is None
+            self._until(operations)
+
+    def _until(self, operations: Iterable[Operation]) -> None:
+        """Do what may be done until all of ``operations`` are."""
+        wanted = list(operations)
+        while not all(o.done for o in wanted):
+            ready = [o for o in self._pending if all(a.done for a in o.after)]
+            chosen = self.choose(ready)
+            self._pending.remove(chosen)
+            chosen.done = True
+            chosen.work()
+            chosen.after = frozenset()
+
+    def seconds(self, start: int, stop: int) -> float:
+        return 1e-6
+
+    # graphs
 
     @contextmanager
-    def capturing(self, stream: Any):
+    def capturing(self, stream: int):
         made: list[Any] = []
-        self._recorded = []
-        yield made
-        made.append(self._recorded)
-        self._recorded = None
+        capture = self._captures[stream] = _Capture(stream)
+        try:
+            yield made
+        finally:
+            for s in capture.tails:
+                del self._captures[s]
+        joined: set[Operation] = set()
+        rest = list(capture.tails[stream])
+        while rest:
+            found = rest.pop()
+            if found not in joined:
+                joined.add(found)
+                rest += found.after
+        assert joined == set(capture.operations), "a stream has not come back to the one that is captured"
+        made.append(capture.operations)
 
-    def replay(self, graph: Any, stream: Any) -> None:
-        self.replayed += 1
-        for work in graph:
-            work()
+    def replay(self, graph: list[Operation], stream: int) -> None:
+        with self._lock:
+            self.replayed += 1
+            start = self._tails[stream]
+            made: dict[Operation, Operation] = {}
+            for o in graph:
+                made[o] = self._issue(o.name, o.work, frozenset(made[a] for a in o.after) or start)
+            self._tails[stream] = frozenset(made.values()) or start
 
     def forget(self, graph: Any) -> None:
         graph.clear()
-
-    def event(self) -> Any:
-        return SimpleNamespace()
-
-    def record(self, event: Any, stream: Any) -> None:
-        pass
-
-    def seconds(self, start: Any, stop: Any) -> float:
-        return 1e-6
-
-    def do(self, work: Any) -> None:
-        """Do something now, or when the graph that is being captured is replayed."""
-        if self._recorded is None:
-            work()
-        else:
-            self._recorded.append(work)
 
 
 class EmulatedKernel:
@@ -115,7 +251,7 @@ class EmulatedKernel:
             *(a + b for a, b in zip(self.table.tolist(), shifts, strict=True)),
             *([self.refusal] if self.code.refuses else []),
         ]
-        self.gpu.do(lambda: self._interpreted(addresses))
+        self.gpu.put(self.code.symbol, lambda: self._interpreted(addresses), stream)
 
     def _interpreted(self, addresses: list[int]) -> None:
         function = function_of(self.code)

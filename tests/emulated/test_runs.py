@@ -361,4 +361,4 @@ def test_nothing_is_left_on_the_device(gpu):
     import gc
 
     gc.collect()
-    assert not gpu.blocks
+    assert not gpu.blocks and not gpu.events

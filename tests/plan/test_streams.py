@@ -15,9 +15,9 @@ from accord.backends.protocol import Concurrency
 from accord.plan.plan import Storage
 from accord.plan.streams import Task, divide, events
 from builders import model, node
+from networks import ROWS, all_but, inputs, networks
 
 F = np.float32
-ROWS = 3
 PURE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 WHOLE = settings(
     max_examples=60,
@@ -39,11 +39,7 @@ def graphs(draw):
     seconds = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
     engines = draw(st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=count, max_size=count))
     tasks = tasks_of(seconds, {(a, b) for a, b in edges if a < b})
-    return [replace_engine(t, e) for t, e in zip(tasks, engines, strict=True)]
-
-
-def replace_engine(task, engine):
-    return Task(task.seconds, task.after, engine)
+    return [Task(t.seconds, t.after, e) for t, e in zip(tasks, engines, strict=True)]
 
 
 def reachable(streams, waits):
@@ -116,71 +112,9 @@ def test_large_copies_have_streams_of_their_own():
 # whole plans
 
 
-@st.composite
-def networks(draw):
-    """A model with branches, views, joins and several outputs; all values have the shape [n, 4]."""
-    values, nodes = ["x", "z"], []
-
-    def made(op, inputs, **attributes):
-        name = f"v{len(nodes)}"
-        nodes.append(node(op, inputs, [name], name=f"node{len(nodes)}", **attributes))
-        return name
-
-    for _ in range(draw(st.integers(2, 14))):
-        a, b = draw(st.sampled_from(values)), draw(st.sampled_from(values))
-        kind = draw(st.sampled_from(["unary", "binary", "matmul", "join", "split", "transpose", "reshape"]))
-        if kind == "unary":
-            values.append(made(draw(st.sampled_from(["Relu", "Tanh", "Neg", "Softmax"])), [a]))
-        elif kind == "binary":
-            values.append(made(draw(st.sampled_from(["Add", "Mul", "Sub"])), [a, b]))
-        elif kind == "matmul":
-            values.append(made("MatMul", [a, "w"]))
-        elif kind == "join":
-            axis = draw(st.sampled_from([0, 1]))
-            joined = made("Concat", [a, b], axis=axis)
-            if draw(st.booleans()):
-                joined = made("Tanh", [joined])
-            values.append(
-                made("Slice", [joined, "from0", "until4", "axis1"])
-                if axis
-                else made("Slice", [joined, "from0", "untiln", "axis0"])
-            )
-        elif kind == "split":
-            parts = [f"v{len(nodes)}.{k}" for k in range(2)]
-            nodes.append(node("Split", [a], parts, name=f"node{len(nodes)}", axis=1, num_outputs=2))
-            values.append(made("Concat", [made("Tanh", [parts[1]]), parts[0]], axis=1))
-        elif kind == "transpose":
-            t = made("Transpose", [a], perm=[1, 0])
-            values.append(
-                made(
-                    "Transpose",
-                    [
-                        made("Neg", [t]),
-                    ],
-                    perm=[1, 0],
-                )
-            )
-        else:
-            r = made("Reshape", [a, "flat"])
-            values.append(made("Reshape", [made("Tanh", [r]), "square"]))
-    made_here = [v for v in values if v.startswith("v")]
-    outputs = [made_here[-1], *draw(st.lists(st.sampled_from(made_here), max_size=3))]
-    constants = {
-        "w": np.linspace(-1, 1, 16, dtype=F).reshape(4, 4),
-        "from0": np.array([0]), "until4": np.array([4]), "untiln": np.array([ROWS]),
-        "axis0": np.array([0]), "axis1": np.array([1]), "flat": np.array([-1]), "square": np.array([-1, 4]),
-    }  # fmt: skip
-    return model(nodes, {"x": (F, [ROWS, 4]), "z": (F, [ROWS, 4])}, list(dict.fromkeys(outputs)), constants)
-
-
 def far_model(far, proto, level):
     far.concurrency = EAGER
     return accord.load(proto, device="far", level=level)
-
-
-def inputs(seed):
-    x, z = np.random.default_rng(seed).standard_normal((2, ROWS, 4)).astype(F)
-    return {"x": x, "z": z}
 
 
 @WHOLE
@@ -195,7 +129,7 @@ def test_every_order_gives_the_same(far, proto, level, seed):
         given = inputs(number)
         for got, want in zip(m(given), expected(given), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-        far.next = lambda ready, number=number: next((k for k in ready if k != number), ready[0])
+        far.next = all_but(number)
 
 
 def cells(m, frame, slot):
@@ -263,18 +197,14 @@ def test_a_missing_event_is_found(far):
     executor = m._first.executor
     for i, w in pairs:
         steps = list(plan.steps)
-        steps[i] = replace_waits(steps[i], tuple(k for k in steps[i].waits if k != w))
+        steps[i] = replace(steps[i], waits=tuple(k for k in steps[i].waits if k != w))
         broken = replace(plan, steps=tuple(steps))
         found = False
         for late in range(len(steps)):
-            far.next = lambda ready, late=late: next((k for k in ready if k != late), ready[0])
+            far.next = all_but(late)
             runs = type(executor)(broken, executor.backends, executor.device)
             found = found or not np.allclose(runs.run([x, z])[0], want, rtol=1e-5)
         assert found, (i, w)
-
-
-def replace_waits(step, waits):
-    return replace(step, waits=waits)
 
 
 def test_a_step_without_elements_hands_on_what_it_waits_for(far):
@@ -293,7 +223,7 @@ def test_a_step_without_elements_hands_on_what_it_waits_for(far):
     m, expected = far_model(far, proto, 1), accord.load(proto)
     for k in (0, 2):
         for number in range(len(m.plan.steps)):
-            far.next = lambda ready, number=number: next((p for p in ready if p != number), ready[0])
+            far.next = all_but(number)
             x, z = np.random.default_rng(number).standard_normal((2, 3, 4)).astype(F)
             given = {"x": x, "z": z, "e": np.ones((k, 4), F)}
             np.testing.assert_allclose(m(given)[0], expected(given)[0], rtol=1e-5)

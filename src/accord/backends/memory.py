@@ -67,6 +67,14 @@ class Memory(ABC):
     def write(self, address: int, array: np.ndarray[Any, Any]) -> None:
         """Copy a row-major array into this memory, after everything that was started before."""
 
+    def stage(self, nbytes: int) -> Block:
+        """A new block of the host's memory that the device of this one reads and writes by itself.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        raise TypeError(f"nothing is staged on the way to {self.space}")
+
     def settle(self) -> None:
         """Wait for what others have started in this memory on the streams that they use where none is named."""
         return

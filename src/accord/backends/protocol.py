@@ -206,6 +206,8 @@ class NativeKernel:
         alternatives: Names of the ways to compute it, where there are several; the first is the one by rule.
         alternative: Which of them this is; "" where there is one.
         foreign: It calls a function that is not Accord's: a number that it refuses with is that function's status.
+        staged: It has one operand more: memory of the host as large as its output, which is this kernel's for a whole
+            run and which the device reads and writes by itself.
     """
 
     name: str
@@ -220,6 +222,7 @@ class NativeKernel:
     alternatives: tuple[str, ...] = ()
     alternative: str = ""
     foreign: bool = False
+    staged: bool = False
 
     @property
     def dims(self) -> tuple[DimLike, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from accord.record import record
 
-__all__ = ["ALIGNMENT", "ArenaOrder", "Block", "arrange"]
+__all__ = ["ALIGNMENT", "ArenaOrder", "Block", "align", "arrange"]
 
 #: Offsets are multiples of this: a cache line, and the widest vector register.
 ALIGNMENT = 64

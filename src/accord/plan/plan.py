@@ -210,6 +210,12 @@ class Plan:
         return found
 
     @cached_property
+    def all_lent(self) -> bool:
+        """Whether all copies between memories are of inputs and outputs that may be there already."""
+        copied = [s for s in self.steps if s.placement.op == "Copy"]
+        return all(s.inputs[0] in self.lent or s.outputs[0] in self.lent for s in copied)
+
+    @cached_property
     def native_steps(self) -> tuple[int, ...]:
         """Native steps that are not late."""
         return tuple(i for i, s in enumerate(self.steps) if isinstance(s.kernel, NativeKernel) and not s.late)

@@ -150,7 +150,7 @@ class Executor:
 
     def _run_again(self, frame: Frame, arena: Arena, binding: Binding) -> None:
         if frame.bound is not binding:
-            frame.bind_caller(binding.arrays)
+            frame.bind_caller(binding.arrays, arena)
             frame.bound = binding
         for segment in frame.segments:
             self.run_segment(segment, frame, arena, binding.env)
@@ -365,7 +365,7 @@ class Executor:
         values = frame.values
         for i, value in zip(plan.inputs, inputs, strict=True):
             values[i] = value
-        frame.bind_caller(arrays)
+        frame.bind_caller(arrays, arena)
         watch = WATCH.get()
         if watch is not None:
             watch.run(Running(self, frame, arena, env, arrays))

@@ -20,7 +20,7 @@ from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, 
 from accord.errors import ExecutionError, InputError
 from accord.ir.agreement import Agreement
 from accord.model.limits import physical_memory
-from accord.plan.arena import ALIGNMENT, ArenaOrder, arrange
+from accord.plan.arena import ALIGNMENT, ArenaOrder, align, arrange
 from accord.plan.arena import Block as Span
 from accord.plan.plan import Plan, Sizes, Step, Storage
 from accord.runtime.binding import Binding
@@ -42,6 +42,7 @@ class Arena:
         buffer: The host's.
         address: Where it begins.
         blocks: The others, by space.
+        staging: Memory of the host that devices read and write by themselves, by their space.
     """
 
     def __init__(self) -> None:
@@ -49,20 +50,20 @@ class Arena:
         self.buffer = self._raw
         self.address = 0
         self.blocks: dict[str, Block] = {}
+        self.staging: dict[str, Block] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes in all memories."""
-        return self.buffer.nbytes + sum(b.nbytes for b in self.blocks.values())
+        return self.buffer.nbytes + sum(b.nbytes for b in (*self.blocks.values(), *self.staging.values()))
 
     def ensure_in(self, memory: Memory, nbytes: int) -> int:
         """The address of the block in ``memory``, which has room for at least ``nbytes`` bytes."""
-        block = self.blocks.get(memory.space)
-        if block is None or block.nbytes < nbytes:
-            self.blocks.pop(memory.space, None)  # before the larger one is asked for
-            block = None
-            block = self.blocks[memory.space] = memory.allocate(nbytes)
-        return block.address
+        return _room(self.blocks, memory.space, nbytes, memory.allocate)
+
+    def ensure_staging(self, memory: Memory, nbytes: int) -> int:
+        """The address of the memory on the way to ``memory``, which has room for at least ``nbytes`` bytes."""
+        return _room(self.staging, memory.space, nbytes, memory.stage)
 
     def ensure(self, nbytes: int) -> None:
         """Have room for at least ``nbytes`` bytes. What was in it is lost when it grows."""
@@ -71,6 +72,16 @@ class Arena:
             start = -self._raw.ctypes.data % ALIGNMENT
             self.buffer = self._raw[start : start + nbytes]
             self.address = self.buffer.ctypes.data
+
+
+def _room(blocks: dict[str, Block], space: str, nbytes: int, allocate: Callable[[int], Block]) -> int:
+    """The address of a block of ``blocks`` with room for at least ``nbytes`` bytes."""
+    block = blocks.get(space)
+    if block is None or block.nbytes < nbytes:
+        blocks.pop(space, None)  # before the larger one is asked for
+        block = None
+        block = blocks[space] = allocate(nbytes)
+    return block.address
 
 
 def arena_blocks(plan: Plan, space: str = HOST) -> list[Span]:
@@ -104,6 +115,7 @@ class _Run:
         spans: Where each one's operands are in the table.
         steps: Each one's step.
         turns: When each one may start.
+        staged: Where an operand is that is memory of the host for a copy, and the slot that this one fills.
     """
 
     backend: str
@@ -111,6 +123,7 @@ class _Run:
     spans: list[tuple[int, int]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    staged: list[tuple[int, int]] = field(default_factory=list)
     _ends: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of a step: phases after which it has ended
     _last: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of a stream: the same for its last step
 
@@ -139,6 +152,7 @@ class Frame:
         returned_bytes: Of all memory that is returned, as far as it is known before the run.
         arena_bytes: Arena in the host's memory that a run needs.
         space_bytes: Arenas in other memories that it needs, by space.
+        staging_bytes: Memory of the host on the way to other memories that it needs, by their space.
         segments: In order.
         values: For each slot the array (or other value) that Python steps see.
         bound: What the caller's arrays were bound by last, if their addresses are still in the table.
@@ -316,6 +330,8 @@ class Frame:
         #: Roots whose entries point to a caller's memory.
         self._lent: set[int] = set()
         for i, slot in enumerate(operands):
+            if slot < 0:
+                continue
             root, start = plan.slots[slot].root, self._sizes.offsets.get(slot, 0)
             storage = plan.slots[root].storage
             if storage is Storage.ARENA:
@@ -328,10 +344,8 @@ class Frame:
             elif storage in (Storage.INPUT, Storage.OUTPUT):
                 caller.setdefault(root, []).append((i, start))
         #: By space, which entries of the table point into its arena, and how far.
-        self._arena_entries = {
-            space: (np.array([i for i, _ in found], np.int64), np.array([at for _, at in found], np.int64))
-            for space, found in arenas.items()
-        }
+        self._arena_entries = _as_arrays(arenas)
+        self._lay_out_staging([run for run in runs if isinstance(run, _Run)], backends)
         # NumPy takes several times as long to store one element
         self._cells = (ctypes.c_int64 * len(operands)).from_buffer(self._table.data) if operands else None
         #: Table entries of the caller's arrays by root: where, and what to add to the address.
@@ -351,7 +365,7 @@ class Frame:
         step_sizes: Mapping[int, tuple[int, ...]],
         operands: list[int],
     ) -> _Run:
-        """Consecutive steps; their operands' slots are added to ``operands``."""
+        """Consecutive steps; their operands' slots are added to ``operands``, and -1 for what is staged in no slot."""
         run = _Run(backend)
         for index, step in steps:
             kernel = step.kernel
@@ -359,6 +373,8 @@ class Frame:
             slots = [step.inputs[i] for i in kernel.reads] + [o for o in step.outputs if o >= 0]
             if step.workspace >= 0:
                 slots.append(step.workspace)
+            if kernel.staged:
+                slots.append(-1)
             launches = kernel.launches(step_sizes[index])
             started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
             waits = run.start(step)
@@ -367,10 +383,28 @@ class Frame:
                 operands.extend(slots[i] for i in phase.operands)
                 run.launches.append((phase, launch))
                 run.spans.append((start, len(operands)))
+                if kernel.staged:
+                    run.staged.append((len(operands) - 1, step.outputs[0]))
                 run.steps.append(index)
                 run.turns.append(Turn(step.stream, () if k else waits))
             run.end(index, step, waits, len(started))
         return run
+
+    def _lay_out_staging(self, runs: Sequence[_Run], backends: Mapping[str, Backend]) -> None:
+        """Places for what is on its way between memories, each for itself: the host fills them ahead of the device."""
+        places: dict[str, list[tuple[int, int]]] = {}
+        self.staging_bytes: dict[str, int] = {}
+        for run in runs:
+            memory = backends[run.backend].memory
+            for i, slot in run.staged:
+                assert memory is not None
+                start = self.staging_bytes.get(memory.space, 0)
+                places.setdefault(memory.space, []).append((i, start))
+                nbytes = _count(self._sizes.shapes[slot]) * np.dtype(self.plan.slots[slot].dtype).itemsize
+                self.staging_bytes[memory.space] = start + align(nbytes)
+        #: By space, which entries of the table are such places, and how far into its staging.
+        self._staging_entries = _as_arrays(places)
+        self._staging_bases: dict[str, int] = {}
 
     def attach(self, arena: Arena) -> None:
         """Point everything that lives in the arena into ``arena``."""
@@ -395,10 +429,11 @@ class Frame:
             self._table[entries] = offsets + base
             self.bound = None  # there may be entries of the caller's among them
 
-    def bind_caller(self, arrays: Mapping[int, Any]) -> None:
+    def bind_caller(self, arrays: Mapping[int, Any], arena: Arena) -> None:
         """Write the addresses of the caller's inputs and of the new outputs, by root slot."""
         self.bound = None
         cells = self._cells
+        staged = bool(self.staging_bytes) and not self.plan.all_lent
         for slot, entries in self._entries.items():
             array = arrays[slot]
             if isinstance(array, DeviceArray):
@@ -406,13 +441,24 @@ class Frame:
                 self._lend(slot, address)
             else:
                 address = array.__array_interface__["data"][0]
+                staged = True
                 if self._lent:
                     self._take_back(slot)
             for i, start in entries:
                 cells[i] = address + start  # type: ignore[index]
+        if staged:
+            self._attach_staging(arena)
         for i, root in self._caller_views:
             source = arrays.get(root)
             self.values[i] = None if source is None else self._caller_part(i, source)
+
+    def _attach_staging(self, arena: Arena) -> None:
+        for space, nbytes in self.staging_bytes.items():
+            base = arena.ensure_staging(self._memories[space], nbytes)
+            if base != self._staging_bases.get(space):
+                self._staging_bases[space] = base
+                entries, offsets = self._staging_entries[space]
+                self._table[entries] = offsets + base
 
     def _lend(self, slot: int, address: int) -> None:
         """Let the copy of ``slot`` in another memory be the caller's own; the copy to itself does nothing."""
@@ -497,6 +543,16 @@ def disagreement(agreement: Agreement, step: Step, size: int, other: int) -> Inp
         found=f"{agreement.other} = {other}",
         remedy="Give inputs of other sizes.",
     )
+
+
+def _as_arrays(
+    places: Mapping[str, Sequence[tuple[int, int]]],
+) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """Pairs of integers by space, as two arrays."""
+    return {
+        space: (np.array([i for i, _ in found], np.int64), np.array([at for _, at in found], np.int64))
+        for space, found in places.items()
+    }
 
 
 def _count(shape: Sequence[int]) -> int:

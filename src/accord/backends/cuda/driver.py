@@ -17,7 +17,7 @@ from typing import Any, Final
 from accord.backends.memory import HOST, Block, Memory
 from accord.errors import BackendError, ExecutionError
 
-__all__ = ["Device", "DeviceMemory", "Function", "device"]
+__all__ = ["Device", "DeviceMemory", "Function", "Lanes", "borrowed", "device"]
 
 #: The oldest driver whose interface is used, as the driver tells it: CUDA 12.4.
 OLDEST_DRIVER: Final = 12040
@@ -123,10 +123,14 @@ class Device:
         # what each run calls goes straight to the driver: the bindings take longer than some of these functions
         self._set_current = self._entry("cuCtxSetCurrent", ctypes.c_void_p)
         self._synchronize = self._entry("cuStreamSynchronize", ctypes.c_void_p)
+        self._record_event = self._entry("cuEventRecord", ctypes.c_void_p, ctypes.c_void_p)
+        self._wait_for_event = self._entry("cuStreamWaitEvent", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
         self._launch_graph = self._entry("cuGraphLaunch", ctypes.c_void_p, ctypes.c_void_p)
         self._launch = self._entry("cuLaunchKernel", ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
         self._lock = threading.Lock()
         self._functions: dict[tuple[bytes, str, int], Function] = {}
+        #: Streams that no run uses now.
+        self.idle: list[Any] = []
         #: Why nothing can be run any more.
         self.lost: str | None = None
 
@@ -218,10 +222,16 @@ class Device:
 
     # streams
 
-    def stream(self) -> int:
-        """A new stream that does not wait for the default one."""
+    def stream(self, *, first: bool = False) -> int:
+        """A new stream that does not wait for the default one.
+
+        Args:
+            first: Its kernels come before those of other streams where both wait for room.
+        """
         self.enter()
-        return int(self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        lowest, highest = self.call("cuCtxGetStreamPriorityRange")
+        flags = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
+        return int(self.call("cuStreamCreateWithPriority", flags, highest if first else lowest))
 
     def wait(self, stream: int) -> None:
         """Until everything on the stream is done."""
@@ -254,14 +264,34 @@ class Device:
 
     # events
 
-    def event(self) -> Any:
-        """A new event that notes the time."""
-        self.enter()
-        return self.call("cuEventCreate", 0)
+    def event(self, *, timed: bool = False) -> int:
+        """A new event.
 
-    def record(self, event: Any, stream: int) -> None:
+        Args:
+            timed: It notes the time.
+        """
+        self.enter()
+        kind = self._driver.CUevent_flags
+        flags = kind.CU_EVENT_DEFAULT if timed else kind.CU_EVENT_DISABLE_TIMING
+        return int(self.call("cuEventCreate", flags.value))
+
+    def forget_event(self, event: int) -> None:
+        """Give an event back."""
+        if self.lost is None:
+            self.enter()
+            self.call("cuEventDestroy", event)
+
+    def record(self, event: int, stream: int) -> None:
         """Put an event on a stream."""
-        self.call("cuEventRecord", event, stream)
+        self._checked(self._record_event(event, stream), "cuEventRecord")
+
+    def follow(self, stream: int, event: int) -> None:
+        """Have what is put on a stream from now on wait for an event, as it was recorded last."""
+        self._checked(self._wait_for_event(stream, event, 0), "cuStreamWaitEvent")
+
+    def wait_event(self, event: int) -> None:
+        """Until an event has happened."""
+        self.call("cuEventSynchronize", event)
 
     def seconds(self, start: Any, stop: Any) -> float:
         """Time between two events that have happened."""
@@ -316,6 +346,52 @@ def device(ordinal: int = 0) -> Device:
     return Device(ordinal)
 
 
+class Lanes:
+    """Streams that one run at a time uses.
+
+    Attributes:
+        origin: Stream 0, of higher priority than the others.
+    """
+
+    def __init__(self, gpu: Device) -> None:
+        self._gpu = gpu
+        self.origin = gpu.stream(first=True)
+        self._sides: dict[int, int] = {}
+
+    def side(self, number: int) -> int:
+        """Another one."""
+        if number not in self._sides:
+            self._sides[number] = self._gpu.stream()
+        return self._sides[number]
+
+    def wait(self) -> None:
+        """Until everything on all of them is done."""
+        for stream in (self.origin, *self._sides.values()):
+            self._gpu.wait(stream)
+
+
+@contextmanager
+def borrowed(gpu: Device) -> Iterator[Lanes]:
+    """Streams that nobody else uses meanwhile; as many are kept as were ever used at the same time.
+
+    Raises:
+        ExecutionError: the device was lost before.
+    """
+    gpu.enter()
+    try:
+        lanes = gpu.idle.pop()
+    except IndexError:
+        lanes = Lanes(gpu)
+    try:
+        yield lanes
+    except BaseException:
+        if gpu.lost is None:  # what was started uses memory that others get next
+            lanes.wait()
+        raise
+    finally:
+        gpu.idle.append(lanes)
+
+
 class DeviceMemory(Memory):
     """The memory of a GPU."""
 
@@ -329,6 +405,11 @@ class DeviceMemory(Memory):
         gpu = device(self.ordinal)
         return _DeviceBlock(gpu, gpu.allocate(nbytes), nbytes)
 
+    def stage(self, nbytes: int) -> Block:
+        """See :class:`~accord.backends.memory.Memory`."""
+        gpu = device(self.ordinal)
+        return _PinnedBlock(gpu, gpu.pinned(nbytes), nbytes)
+
     def upload(self, array: Any) -> Block:
         """See :class:`~accord.backends.memory.Memory`."""
         block = self.allocate(array.nbytes)
@@ -338,15 +419,18 @@ class DeviceMemory(Memory):
 
     def read(self, address: int, array: Any) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
-        gpu = device(self.ordinal)
-        gpu.enter()
-        gpu.call("cuMemcpyDtoH", array.ctypes.data, address, array.nbytes)
+        self._copied(device(self.ordinal).to_host, array.ctypes.data, address, array.nbytes)
 
     def write(self, address: int, array: Any) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
+        self._copied(device(self.ordinal).to_device, address, array.ctypes.data, array.nbytes)
+
+    def _copied(self, copy: Callable[[int, int, int, int], None], target: int, source: int, nbytes: int) -> None:
+        """Copy, and wait for it: a plain copy may end before the device has done its part."""
         gpu = device(self.ordinal)
-        gpu.enter()
-        gpu.call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
+        with borrowed(gpu) as lanes:
+            copy(target, source, nbytes, lanes.origin)
+            gpu.wait(lanes.origin)
 
     def settle(self) -> None:
         """Wait for the default stream."""
@@ -364,6 +448,13 @@ class _DeviceBlock(Block):
 
     def __del__(self) -> None:
         self._gpu.free(self.address)
+
+
+class _PinnedBlock(_DeviceBlock):
+    """Of the host's memory."""
+
+    def __del__(self) -> None:
+        self._gpu.free_pinned(self.address)
 
 
 def argument_array(count: int) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p]]:

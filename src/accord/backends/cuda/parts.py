@@ -1,0 +1,226 @@
+"""Parts of a program: what is started in one go, on several streams, and captured as a graph when it recurs.
+
+Copies between the memories go through pinned memory of the host, which belongs to the run: its processor copies between
+that and the arrays of Python, the device between that and its own memory, while it computes. So the addresses that
+the device sees are the same for all arrays of the host, and a copy is part of a graph like a kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from accord.backends.cuda.driver import Device, Lanes
+from accord.backends.protocol import Array, Launch, Turn
+from accord.record import record
+
+__all__ = ["Copy", "Entry", "Part", "TransferCode"]
+
+#: Graphs that one part of a program keeps, by addresses of its operands.
+_GRAPHS: Final = 4
+#: Runs with the same addresses before they become a graph.
+_REPEATS: Final = 2
+#: Bytes from which on a copy to the device is started apart, piece by piece: what is in front of it runs meanwhile.
+_LARGE: Final = 1 << 18
+#: Bytes of such a piece.
+_PIECE: Final = 1 << 20
+
+_move = ctypes.CDLL(None).memcpy  # other threads of Python run meanwhile
+_move.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_move.restype = ctypes.c_void_p
+
+
+@record
+class TransferCode:
+    """Copies its first parameter's number of bytes from its first operand to its second, through its third.
+
+    Attributes:
+        inwards: From the host to the device.
+    """
+
+    inwards: bool
+
+
+class Item(Protocol):
+    """A kernel or a copy."""
+
+    def start(self, stream: int) -> None:
+        """Start it."""
+
+
+@record
+class Entry:
+    """An item of a part.
+
+    Attributes:
+        number: Of its phase.
+        item: What is started.
+        table: Addresses of its operands.
+        turn: On which stream, and after what.
+    """
+
+    number: int
+    item: Item
+    table: Array
+    turn: Turn
+
+
+class Copy:
+    """A copy between the memories.
+
+    Attributes:
+        inwards: To the device.
+        is_large: It is started apart.
+    """
+
+    def __init__(self, gpu: Device, code: TransferCode, launch: Launch, table: Array) -> None:
+        self._gpu = gpu
+        self.inwards = code.inwards
+        self._nbytes = int(launch.params[0])  # type: ignore[call-overload]
+        self._table = table
+        self.is_large = code.inwards and self._nbytes >= _LARGE
+
+    @property
+    def is_idle(self) -> bool:
+        """Both ends are the same memory, which is the caller's."""
+        return int(self._table[0]) == int(self._table[1])
+
+    def stage(self) -> None:
+        """Bring the array to the memory from which the device copies it."""
+        source, target, staging = self._table.tolist()
+        if source != target:
+            _move(staging, source, self._nbytes)
+
+    def start(self, stream: int) -> None:
+        """Have the device copy."""
+        source, target, staging = self._table.tolist()
+        if source == target:
+            return
+        if self.inwards:
+            self._gpu.to_device(target, staging, self._nbytes, stream)
+        else:
+            self._gpu.to_host(staging, source, self._nbytes, stream)
+
+    def start_in_pieces(self, stream: int) -> None:
+        """:meth:`stage` and :meth:`start`, where the device copies one piece while the next one is staged."""
+        source, target, staging = self._table.tolist()
+        if source == target:
+            return
+        for at in range(0, self._nbytes, _PIECE):
+            size = min(_PIECE, self._nbytes - at)
+            _move(staging + at, source + at, size)
+            self._gpu.to_device(target + at, staging + at, size, stream)
+
+    def finish(self) -> None:
+        """Bring to the array what the device has copied."""
+        source, target, staging = self._table.tolist()
+        if source != target:
+            _move(target, staging, self._nbytes)
+
+
+class Part:
+    """Kernels and copies that are started together.
+
+    It begins with what is on stream 0 and ends there: other streams take part in between.
+
+    Args:
+        gpu: The device.
+        entries: In order.
+    """
+
+    def __init__(self, gpu: Device, entries: Sequence[Entry]) -> None:
+        self._gpu = gpu
+        self._entries = entries
+        inside = {e.number for e in entries}
+        #: By number of a phase for which others on other streams wait.
+        self._events = {a: gpu.event() for e in entries for a in e.turn.after if a in inside}
+        self._ends = {s: gpu.event() for s in sorted({e.turn.stream for e in entries} - {0})}
+        self._begin = gpu.event() if self._ends else 0
+        self._staged = [e.item for e in entries if isinstance(e.item, Copy) and e.item.inwards]
+        #: The addresses of all operands; where those are that are the caller's, and what they are copied from or to.
+        self._table = _joined([e.table for e in entries])
+        starts = np.cumsum([0, *(len(e.table) for e in entries)])
+        ways = [(int(at), e.item.inwards) for at, e in zip(starts, entries, strict=False) if isinstance(e.item, Copy)]
+        self._callers = np.array([at + (not inwards) for at, inwards in ways], np.int64)
+        self._copied = np.array([at + inwards for at, inwards in ways], np.int64)
+        #: Addresses of the last run, the runs with them, and their graph.
+        self._seen = b""
+        self._times = 0
+        self._graph: Any = None
+        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+
+    def start(self, origin: int, lanes: Lanes) -> None:
+        """Start all, as a graph if they were started with these addresses before.
+
+        Args:
+            origin: The stream on which it begins and ends.
+            lanes: Streams for the rest; what is captured is on these alone.
+        """
+        for copy in self._staged:
+            copy.stage()
+        key = self._addresses()
+        if key != self._seen:  # comparing takes less than hashing
+            self._seen = key
+            self._times = 0
+            self._graph = self._graphs.get(key)
+        if self._graph is None:
+            self._times += 1
+            if self._times <= _REPEATS or len(self._entries) < 2:
+                self._start_each(origin, lanes)
+                return
+            self._graph = self._captured(key, lanes)
+        self._gpu.replay(self._graph, origin)
+
+    def _addresses(self) -> bytes:
+        """All addresses that the device sees: of an array in the host's memory only that it is one."""
+        if not len(self._callers):
+            return self._table.tobytes()
+        seen = self._table.copy()
+        seen[self._callers] = seen[self._callers] == seen[self._copied]
+        return seen.tobytes()
+
+    def _start_each(self, origin: int, lanes: Lanes) -> None:
+        gpu = self._gpu
+        streams = {0: origin, **{s: lanes.side(s) for s in self._ends}}
+        if self._ends:
+            gpu.record(self._begin, origin)
+        for s in self._ends:
+            gpu.follow(streams[s], self._begin)
+        for e in self._entries:
+            stream = streams[e.turn.stream]
+            for a in e.turn.after:
+                if a in self._events:
+                    gpu.follow(stream, self._events[a])
+            e.item.start(stream)
+            if e.number in self._events:
+                gpu.record(self._events[e.number], stream)
+        for s, event in self._ends.items():
+            gpu.record(event, streams[s])
+            gpu.follow(origin, event)
+
+    def _captured(self, key: bytes, lanes: Lanes) -> Any:
+        with self._gpu.capturing(lanes.origin) as made:
+            self._start_each(lanes.origin, lanes)
+        self._graphs[key] = made[0]
+        if len(self._graphs) > _GRAPHS:
+            self._gpu.forget(self._graphs.popitem(last=False)[1])
+        return made[0]
+
+    def __del__(self) -> None:
+        for graph in self._graphs.values():
+            self._gpu.forget(graph)
+        for event in (*self._events.values(), *self._ends.values(), *([self._begin] if self._begin else ())):
+            self._gpu.forget_event(event)
+
+
+def _joined(tables: Sequence[Array]) -> Array:
+    """The addresses of several phases, which lie one after the other, as one array on the same memory."""
+    sizes = [len(t) for t in tables]
+    starts = [t.ctypes.data for t in tables]
+    assert starts == np.cumsum([starts[0], *(8 * n for n in sizes[:-1])]).tolist()
+    joined: Array = np.lib.stride_tricks.as_strided(tables[0], (sum(sizes),), (8,))
+    return joined
