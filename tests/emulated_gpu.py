@@ -62,6 +62,7 @@ class EmulatedDevice:
     Attributes:
         choose: Which of the operations that may start does; the one issued first by default.
         issued: Operations that were put on streams so far, those of replayed graphs too.
+        pending: Those that have not been done.
         started: Names of the kernels that have run.
         replayed: Graphs that were started.
         blocks: Memory that is in use, by address.
@@ -78,7 +79,7 @@ class EmulatedDevice:
         self.idle: list[Any] = []
         self.choose: Callable[[list[Operation]], Operation] = lambda ready: min(ready, key=lambda o: o.number)
         self._pinned: set[int] = set()
-        self._pending: list[Operation] = []
+        self.pending: list[Operation] = []
         self._tails: dict[int, frozenset[Operation]] = {0: frozenset(), 1: frozenset()}
         self.events: dict[int, tuple[frozenset[Operation], _Capture | None]] = {}
         self._captures: dict[int, _Capture] = {}  # by stream
@@ -98,7 +99,7 @@ class EmulatedDevice:
 
     def free(self, address: int) -> None:
         with self._lock:
-            self._until(self._pending)
+            self._until(self.pending)
             del self.blocks[address]
             self._pinned.discard(address)
 
@@ -130,8 +131,12 @@ class EmulatedDevice:
 
     def stream(self, *, first: bool = False) -> int:
         handle = next(self._handles)
-        self._tails[handle] = frozenset()
+        self.add_stream(handle)
         return handle
+
+    def add_stream(self, handle: int) -> None:
+        """Have a stream of this number."""
+        self._tails[handle] = frozenset()
 
     def put(self, name: str, work: Callable[[], None], stream: int) -> None:
         """Put something on a stream, or into the graph that is being captured from it."""
@@ -147,7 +152,7 @@ class EmulatedDevice:
     def _issue(self, name: str, work: Callable[[], None], after: frozenset[Operation]) -> Operation:
         made = Operation(self.issued, name, work, after)
         self.issued += 1
-        self._pending.append(made)
+        self.pending.append(made)
         return made
 
     def event(self, *, timed: bool = False) -> int:
@@ -193,9 +198,9 @@ class EmulatedDevice:
         """Do what may be done until all of ``operations`` are."""
         wanted = list(operations)
         while not all(o.done for o in wanted):
-            ready = [o for o in self._pending if all(a.done for a in o.after)]
+            ready = [o for o in self.pending if all(a.done for a in o.after)]
             chosen = self.choose(ready)
-            self._pending.remove(chosen)
+            self.pending.remove(chosen)
             chosen.done = True
             chosen.work()
             chosen.after = frozenset()

@@ -45,10 +45,10 @@ class FarMemory(Memory):
         self.write(block.address, array)
         return block
 
-    def read(self, address: int, array) -> None:
+    def read(self, address: int, array, stream=None) -> None:
         ctypes.memmove(array.ctypes.data, address - FAR, array.nbytes)
 
-    def write(self, address: int, array) -> None:
+    def write(self, address: int, array, stream=None) -> None:
         ctypes.memmove(address - FAR, array.ctypes.data, array.nbytes)
 
 

@@ -60,12 +60,12 @@ class Memory(ABC):
         """
 
     @abstractmethod
-    def read(self, address: int, array: np.ndarray[Any, Any]) -> None:
-        """Copy from this memory into a row-major array, after everything that was started before."""
+    def read(self, address: int, array: np.ndarray[Any, Any], stream: int | None = None) -> None:
+        """Copy from this memory into a row-major array, after what is on ``stream``."""
 
     @abstractmethod
-    def write(self, address: int, array: np.ndarray[Any, Any]) -> None:
-        """Copy a row-major array into this memory, after everything that was started before."""
+    def write(self, address: int, array: np.ndarray[Any, Any], stream: int | None = None) -> None:
+        """Copy a row-major array into this memory, after what is on ``stream``."""
 
     def stage(self, nbytes: int) -> Block:
         """A new block of the host's memory that the device of this one reads and writes by itself.
@@ -75,9 +75,9 @@ class Memory(ABC):
         """
         raise TypeError(f"nothing is staged on the way to {self.space}")
 
-    def settle(self) -> None:
-        """Wait for what others have started in this memory on the streams that they use where none is named."""
-        return
+    def settle(self, stream: int) -> None:
+        """Wait for what is on a stream."""
+        del stream
 
 
 class DeviceArray:
@@ -90,15 +90,24 @@ class DeviceArray:
         address: Of its first element.
         shape: Sizes.
         dtype: Element type.
+        stream: Where work on it may still be under way, under the numbers of ``__cuda_array_interface__``; None: none
+            is.
     """
 
     def __init__(
-        self, memory: Memory, address: int, shape: Sequence[int], dtype: np.dtype[Any], owner: Any = None
+        self,
+        memory: Memory,
+        address: int,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        owner: Any = None,
+        stream: int | None = None,
     ) -> None:
         self.memory = memory
         self.address = address
         self.shape = tuple(shape)
         self.dtype = dtype
+        self.stream = stream
         self._owner = owner
 
     @classmethod
@@ -132,7 +141,13 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "version": 3}
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "stream": self.stream,
+            "version": 3,
+        }
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy in the host's memory."""
@@ -140,13 +155,13 @@ class DeviceArray:
 
         array = np.empty(self.shape, self.dtype)
         if array.nbytes:
-            self.memory.read(self.address, array)
+            self.memory.read(self.address, array, self.stream)
         return array
 
     def assign(self, array: np.ndarray[Any, Any]) -> None:
         """Copy a row-major array of the same shape and dtype into it."""
         if array.nbytes:
-            self.memory.write(self.address, array)
+            self.memory.write(self.address, array, self.stream)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         del copy

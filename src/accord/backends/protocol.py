@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -37,6 +37,7 @@ __all__ = [
     "Alias",
     "Arrangement",
     "Backend",
+    "Caller",
     "Concurrency",
     "Constant",
     "FixedLaunch",
@@ -45,6 +46,7 @@ __all__ = [
     "Launch",
     "Launches",
     "NativeKernel",
+    "Pending",
     "Phase",
     "Program",
     "StoredCodeError",
@@ -281,6 +283,32 @@ Launches: TypeAlias = Sequence[tuple[Phase, Launch]]
 Turns: TypeAlias = Sequence[Turn]
 
 
+class Pending(ABC):
+    """Work of a device that may not have ended."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until it has."""
+
+
+@dataclass(slots=True)
+class Caller:
+    """What a run has to do with streams that are not its own, on a device that has some.
+
+    Attributes:
+        stream: The caller's: the run comes after what is on it and before what is put there later, and may have
+            returned before it is over. None: a run is over when it returns.
+        arrivals: Streams on which its inputs are made, or its outputs' memory is still used.
+        before: What uses its memory until it is over, if anything does.
+        pending: What the run has not waited for.
+    """
+
+    stream: int | None = None
+    arrivals: tuple[int, ...] = ()
+    before: Pending | None = None
+    pending: Pending | None = None
+
+
 class StoredCodeError(CompileError):
     """Machine code that a stored plan counts on is gone; the model has to be compiled again. Never seen by users."""
 
@@ -301,6 +329,11 @@ class Program(ABC):
         Returns:
             -1, or the number of the first phase that met a value it must refuse (an index outside its axis).
         """
+
+    def run_for(self, caller: Caller) -> int:
+        """As :meth:`run`, in the order that a caller's streams ask for."""
+        del caller
+        return self.run()
 
     def run_timed(self, seconds: Array) -> int:
         """As :meth:`run`, and measures each phase.

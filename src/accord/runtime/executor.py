@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
-from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
+from accord.backends.protocol import Backend, Caller, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
 from accord.ir.compute import content_symbol
@@ -100,6 +100,7 @@ class Executor:
         inputs: Sequence[Any],
         outer: Mapping[str, int] | None = None,
         into: Mapping[int, np.ndarray[Any, Any] | DeviceArray | Memory] | None = None,
+        stream: int | None = None,
     ) -> list[Any]:
         """The outputs for ``inputs`` (in the plan's order, checked and contiguous).
 
@@ -109,14 +110,17 @@ class Executor:
             outer: Values of symbols that an outer plan knows.
             into: By number of the output, memory to return it in where the shape is right: row-major, of the output's
                 dtype, apart from all inputs. What was in it is lost. Or the memory in which to make it.
+            stream: The device's stream on which the caller wants the run: see
+                :attr:`accord.backends.protocol.Caller.stream`.
 
         Raises:
             InputError: sizes that do not fit each other.
             ExecutionError: a kernel failed.
         """
         inputs = self._near(inputs)
+        caller = self._caller(inputs, into, stream)
         key, env = self._sizes(inputs, outer)
-        outputs: list[Any] = self._on_frame(key, self._run, inputs, env, into or {})
+        outputs: list[Any] = self._on_frame(key, self._run, inputs, env, into or {}, caller)
         return outputs
 
     def binding(self, inputs: Sequence[Any], outputs: Mapping[int, Any]) -> Binding | None:
@@ -136,24 +140,31 @@ class Executor:
         apart = {slot: a.kept_by(None) for slot, a in zip(self.plan.inputs, inputs, strict=True)}
         made = tuple(outputs[position].kept_by(None) for position, *_ in self._owned)
         apart |= {root: a for (_, _, root, _), a in zip(self._owned, made, strict=True)}
-        return Binding(key, env, apart, made, tuple({a.space: a.memory for a in inputs}.values()))
+        streams = (a.stream for a in (*inputs, *outputs.values()))
+        return Binding(key, env, apart, made, tuple(dict.fromkeys(s for s in streams if s is not None)))
 
-    def run_bound(self, binding: Binding) -> None:
+    def run_bound(self, binding: Binding, stream: int | None = None) -> int | None:
         """A run on the memory of ``binding``, which its caller keeps alive.
+
+        Args:
+            binding: Of a run with equal arrays.
+            stream: As for :meth:`run`.
+
+        Returns:
+            The stream on which the outputs may still be made; None: they are there.
 
         Raises:
             ExecutionError: a kernel failed.
         """
-        for memory in binding.memories:
-            memory.settle()
-        self._on_frame(binding.key, self._run_again, binding)
+        caller = Caller(stream, binding.arrivals) if binding.arrivals or stream is not None else None
+        self._on_frame(binding.key, self._run_again, binding, caller)
+        return stream if caller is not None and caller.pending is not None else None
 
-    def _run_again(self, frame: Frame, arena: Arena, binding: Binding) -> None:
+    def _run_again(self, frame: Frame, arena: Arena, binding: Binding, caller: Caller | None) -> None:
         if frame.bound is not binding:
             frame.bind_caller(binding.arrays, arena)
             frame.bound = binding
-        for segment in frame.segments:
-            self.run_segment(segment, frame, arena, binding.env)
+        self._run_segments(frame, arena, binding.env, caller)
 
     def _on_frame(self, key: tuple[int, ...], action: Callable[..., Any], *arguments: Any) -> Any:
         """What ``action`` gives for a frame for these sizes, an arena that it is attached to, and ``arguments``."""
@@ -174,15 +185,16 @@ class Executor:
                 break
         else:
             return inputs
-        found, settling = [], {}
-        for v, space in zip(inputs, self._read_in, strict=True):
-            stays = isinstance(v, DeviceArray) and v.space == space
-            found.append(v.numpy() if isinstance(v, DeviceArray) and not stays else v)
-            if stays:
-                settling[space] = v.memory
-        for memory in settling.values():
-            memory.settle()
-        return found
+        return [
+            v.numpy() if isinstance(v, DeviceArray) and v.space != space else v
+            for v, space in zip(inputs, self._read_in, strict=True)
+        ]
+
+    def _caller(self, inputs: Sequence[Any], into: Mapping[int, Any] | None, stream: int | None) -> Caller | None:
+        """What the run has to do with others' streams; None: nothing."""
+        given = [*inputs, *into.values()] if into else inputs
+        arrivals = {v.stream: None for v in given if isinstance(v, DeviceArray) and v.stream is not None}
+        return Caller(stream, tuple(arrivals)) if arrivals or stream is not None else None
 
     def _free(self, slot: int) -> bool:
         """Whether nobody needs to know what is in an input."""
@@ -233,6 +245,8 @@ class Executor:
         """Give memory that no run uses back to the system; returns the number of bytes."""
         with self._lock:
             freed = sum(a.nbytes for a in self._arenas)
+            for arena in self._arenas:
+                arena.settle()
             self._arenas.clear()
             self._frames.clear()
             self._abreast = 0
@@ -356,6 +370,7 @@ class Executor:
         inputs: Sequence[Any],
         env: dict[str, int],
         into: Mapping[int, np.ndarray[Any, Any] | DeviceArray | Memory],
+        caller: Caller | None,
     ) -> list[Any]:
         plan = self.plan
         arrays: dict[int, Any] = dict(zip(plan.inputs, inputs, strict=True))
@@ -368,17 +383,44 @@ class Executor:
         frame.bind_caller(arrays, arena)
         watch = WATCH.get()
         if watch is not None:
+            arena.settle()
+            self._settle(caller, arrays)
             watch.run(Running(self, frame, arena, env, arrays))
             return [self._result(i, values, arrays) for i in plan.outputs]
-        for segment in frame.segments:  # as run_segment, without a call for each
-            if isinstance(segment, int):
-                self._python_step(segment, plan.steps[segment], values, env, arena)
-            else:
+        self._run_segments(frame, arena, env, caller)
+        results = [self._result(i, values, arrays) for i in plan.outputs]
+        if caller is not None:
+            for r in results:
+                if isinstance(r, DeviceArray):
+                    r.stream = None if caller.pending is None else caller.stream
+        return results
+
+    def _run_segments(self, frame: Frame, arena: Arena, env: dict[str, int], caller: Caller | None) -> None:
+        if arena.pending is not None:
+            caller = Caller() if caller is None else caller
+            caller.before, arena.pending = arena.pending, None
+        try:
+            for segment in frame.segments:  # as run_segment, without a call for each
+                if isinstance(segment, int):
+                    self._python_step(segment, self.plan.steps[segment], frame.values, env, arena)
+                    continue
                 program, steps = segment
-                failed = program.run()
+                failed = program.run() if caller is None else program.run_for(caller)
                 if failed >= 0:
                     raise self._refused(steps[failed], program.refusal)
-        return [self._result(i, values, arrays) for i in plan.outputs]
+        finally:
+            if caller is not None:
+                arena.pending = caller.pending or caller.before
+
+    @staticmethod
+    def _settle(caller: Caller | None, arrays: Mapping[int, Any]) -> None:
+        """Wait for all that a run would have others' streams wait for."""
+        if caller is None:
+            return
+        streams = {*caller.arrivals, *(() if caller.stream is None else (caller.stream,))}
+        for memory in {id(a.memory): a.memory for a in arrays.values() if isinstance(a, DeviceArray)}.values():
+            for stream in streams:
+                memory.settle(stream)
 
     def _new_output(
         self, given: np.ndarray[Any, Any] | DeviceArray | Memory | None, root: int, shape: tuple[int, ...], dtype: Any

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
-from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, Turn
+from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Pending, Phase, Program, Turn
 from accord.errors import ExecutionError, InputError
 from accord.ir.agreement import Agreement
 from accord.model.limits import physical_memory
@@ -43,6 +43,7 @@ class Arena:
         address: Where it begins.
         blocks: The others, by space.
         staging: Memory of the host that devices read and write by themselves, by their space.
+        pending: What may still use all this, though the run that it belongs to has returned.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class Arena:
         self.address = 0
         self.blocks: dict[str, Block] = {}
         self.staging: dict[str, Block] = {}
+        self.pending: Pending | None = None
 
     @property
     def nbytes(self) -> int:
@@ -59,11 +61,30 @@ class Arena:
 
     def ensure_in(self, memory: Memory, nbytes: int) -> int:
         """The address of the block in ``memory``, which has room for at least ``nbytes`` bytes."""
-        return _room(self.blocks, memory.space, nbytes, memory.allocate)
+        return self._room(self.blocks, memory.space, nbytes, memory.allocate)
 
     def ensure_staging(self, memory: Memory, nbytes: int) -> int:
         """The address of the memory on the way to ``memory``, which has room for at least ``nbytes`` bytes."""
-        return _room(self.staging, memory.space, nbytes, memory.stage)
+        return self._room(self.staging, memory.space, nbytes, memory.stage)
+
+    def _room(self, blocks: dict[str, Block], space: str, nbytes: int, allocate: Callable[[int], Block]) -> int:
+        """The address of a block of ``blocks`` with room for at least ``nbytes`` bytes."""
+        block = blocks.get(space)
+        if block is None or block.nbytes < nbytes:
+            self.settle()
+            blocks.pop(space, None)  # before the larger one is asked for
+            block = None
+            block = blocks[space] = allocate(nbytes)
+        return block.address
+
+    def settle(self) -> None:
+        """Wait for what is pending."""
+        if self.pending is not None:
+            self.pending.wait()
+            self.pending = None
+
+    def __del__(self) -> None:
+        self.settle()
 
     def ensure(self, nbytes: int) -> None:
         """Have room for at least ``nbytes`` bytes. What was in it is lost when it grows."""
@@ -72,16 +93,6 @@ class Arena:
             start = -self._raw.ctypes.data % ALIGNMENT
             self.buffer = self._raw[start : start + nbytes]
             self.address = self.buffer.ctypes.data
-
-
-def _room(blocks: dict[str, Block], space: str, nbytes: int, allocate: Callable[[int], Block]) -> int:
-    """The address of a block of ``blocks`` with room for at least ``nbytes`` bytes."""
-    block = blocks.get(space)
-    if block is None or block.nbytes < nbytes:
-        blocks.pop(space, None)  # before the larger one is asked for
-        block = None
-        block = blocks[space] = allocate(nbytes)
-    return block.address
 
 
 def arena_blocks(plan: Plan, space: str = HOST) -> list[Span]:

@@ -14,6 +14,9 @@ from accord.errors import InputError
 from accord.plan.plan import Plan
 from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
 
+#: The default stream in ``__cuda_array_interface__``.
+_DEFAULT_STREAM = 1
+
 __all__ = ["Matcher", "as_array", "device_array", "match_inputs", "place_of"]
 
 
@@ -165,16 +168,24 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
             found=f"shape {shape} with strides {tuple(strides)}",
             remedy="Make it contiguous (`x.contiguous()` in PyTorch).",
         )
-    return DeviceArray(memory, int(facts["data"][0] or 0), shape, dtype, value)
+    return DeviceArray(memory, int(facts["data"][0] or 0), shape, dtype, value, _stream_of(facts))
+
+
+def _stream_of(facts: Mapping[str, Any]) -> int | None:
+    """The stream on which an array with this interface is made; None: it is there.
+
+    Before its version 3 the interface says nothing of streams; PyTorch's tensors are made on the default one.
+    """
+    return facts.get("stream") if facts.get("version", 0) >= 3 else _DEFAULT_STREAM
 
 
 def place_of(value: Any) -> Hashable:
-    """Where an array on a device is and how it lies there: equal for any two that a run cannot tell apart.
+    """Where an array on a device is, how it lies there, on which stream: equal where a run cannot tell two apart.
 
     None for what may be no such array, or is not row-major.
     """
     if type(value) is DeviceArray:
-        return value.address, value.shape, value.dtype
+        return value.address, value.shape, value.dtype, value.stream
     if type(value).__module__ == "torch":  # several times as fast as what it has for others
         try:
             return (value.data_ptr(), value.shape, value.dtype) if value.is_contiguous() else None
@@ -183,7 +194,7 @@ def place_of(value: Any) -> Hashable:
     facts = getattr(value, "__cuda_array_interface__", None)
     if facts is None or facts.get("strides") is not None:
         return None
-    return facts["data"][0], facts["shape"], facts["typestr"]
+    return facts["data"][0], facts["shape"], facts["typestr"], _stream_of(facts)
 
 
 @functools.cache

@@ -292,7 +292,7 @@ class Model:
 
     run = __call__
 
-    def run_into(self, named: Mapping[str, Any], into: Mapping[str, Any]) -> Outputs:
+    def run_into(self, named: Mapping[str, Any], into: Mapping[str, Any], *, stream: int | None = None) -> Outputs:
         """Run the model with outputs in the caller's memory, without a copy where the plan allows it.
 
         Args:
@@ -300,6 +300,9 @@ class Model:
             into: By name of the output, the array that shall hold it: NumPy's, or one in a device's memory
                 (:class:`~accord.backends.memory.DeviceArray`, anything with ``__cuda_array_interface__``); or the
                 :class:`~accord.backends.memory.Memory` in which a new one shall be made.
+            stream: A stream of the device, as its address (``torch.cuda.current_stream().cuda_stream``). The run comes
+                after what is on it and before what is put on it later. Where all outputs are in the device's memory the
+                call may return before the run is over. Devices without streams take no notice.
 
         Returns:
             All outputs; those in ``into`` are the arrays given.
@@ -311,11 +314,13 @@ class Model:
         bound = None if places is None else self._bound.get(places)
         if bound is not None and WATCH.get() is None:
             executor, binding = bound
-            executor.run_bound(binding)
+            left = executor.run_bound(binding, stream)
             given = [into[n] for n in self._names]
             found = [
                 g if isinstance(g, DeviceArray) else a.kept_by(g) for g, a in zip(given, binding.outputs, strict=True)
             ]
+            for array in found:
+                array.stream = left
             return Outputs(found, self._names)
         values = self._match((), named)
         unknown = [n for n in into if n not in self._names]
@@ -325,7 +330,7 @@ class Model:
         arrays = [v for v in values if isinstance(v, (np.ndarray, DeviceArray))]
         direct = {k: a for k, a in targets.items() if self._is_direct(k, a, arrays)}
         executor = self._executor_for(values)
-        results = executor.run(values, into=direct)
+        results = executor.run(values, into=direct, stream=stream)
         if places is not None:
             self._remember(places, executor, values, {k: a for k, a in direct.items() if results[k] is a})
         for k, target in targets.items():

@@ -18,10 +18,13 @@ __all__ = [
     "provider_device",
     "resolve_providers",
     "set_default_logger_severity",
+    "stream_of",
 ]
 
 LOGGER = logging.getLogger("accord")
 
+#: ONNX Runtime's name for the option that gives the stream to run on, as a number.
+STREAM_OPTION = "user_compute_stream"
 #: Names under which ONNX Runtime's users know a device.
 _ALIASES = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _SUFFIX = "ExecutionProvider"
@@ -93,7 +96,7 @@ def resolve_providers(
 
     Args:
         providers: Names, or pairs of name and options, the most wanted first; None or empty asks for the CPU.
-        options: Options by provider, where ``providers`` has names only.
+        options: Options by provider, where ``providers`` has names only. One has an effect: the stream.
         fallback: Whether the CPU may be used when none of the providers can be.
 
     Returns:
@@ -116,8 +119,9 @@ def resolve_providers(
             )
         else:
             usable[name] = given
-            if given:
-                warnings.warn(f"Options of provider '{name}' have no effect: {', '.join(given)}", stacklevel=4)
+            idle = [option for option in given if option != STREAM_OPTION or provider_device(name) == "cpu"]
+            if idle:
+                warnings.warn(f"Options of provider '{name}' have no effect: {', '.join(idle)}", stacklevel=4)
     if not usable:
         names = ", ".join(name for name, _ in wanted)
         if wanted and not fallback:
@@ -131,6 +135,18 @@ def resolve_providers(
     if device is None:
         raise BackendError("no backend serves the CPU", remedy="Install accord again.")
     return usable, device
+
+
+def stream_of(options: dict[str, str]) -> int | None:
+    """The stream that a provider's options name, if they do.
+
+    Raises:
+        InputError: it is no number.
+    """
+    text = options.get(STREAM_OPTION)
+    if text is not None and not text.isdigit():
+        raise InputError(f"option '{STREAM_OPTION}'", expected="the address of a stream, as a number", found=text)
+    return None if text is None else int(text)
 
 
 def _pairs(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:

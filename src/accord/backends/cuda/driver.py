@@ -357,12 +357,19 @@ class Lanes:
         self._gpu = gpu
         self.origin = gpu.stream(first=True)
         self._sides: dict[int, int] = {}
+        self._mark = gpu.event()
 
     def side(self, number: int) -> int:
         """Another one."""
         if number not in self._sides:
             self._sides[number] = self._gpu.stream()
         return self._sides[number]
+
+    def arrive(self, stream: int, other: int) -> None:
+        """Have what is put on ``stream`` from now on wait for what is on another one, which may be anybody's."""
+        if other != stream:
+            self._gpu.record(self._mark, other)
+            self._gpu.follow(stream, self._mark)
 
     def wait(self) -> None:
         """Until everything on all of them is done."""
@@ -417,26 +424,30 @@ class DeviceMemory(Memory):
             self.write(block.address, array)
         return block
 
-    def read(self, address: int, array: Any) -> None:
+    def read(self, address: int, array: Any, stream: int | None = None) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
-        self._copied(device(self.ordinal).to_host, array.ctypes.data, address, array.nbytes)
+        self._copied(device(self.ordinal).to_host, array.ctypes.data, address, array.nbytes, stream)
 
-    def write(self, address: int, array: Any) -> None:
+    def write(self, address: int, array: Any, stream: int | None = None) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
-        self._copied(device(self.ordinal).to_device, address, array.ctypes.data, array.nbytes)
+        self._copied(device(self.ordinal).to_device, address, array.ctypes.data, array.nbytes, stream)
 
-    def _copied(self, copy: Callable[[int, int, int, int], None], target: int, source: int, nbytes: int) -> None:
+    def _copied(
+        self, copy: Callable[[int, int, int, int], None], target: int, source: int, nbytes: int, after: int | None
+    ) -> None:
         """Copy, and wait for it: a plain copy may end before the device has done its part."""
         gpu = device(self.ordinal)
         with borrowed(gpu) as lanes:
+            if after is not None:
+                lanes.arrive(lanes.origin, after)
             copy(target, source, nbytes, lanes.origin)
             gpu.wait(lanes.origin)
 
-    def settle(self) -> None:
-        """Wait for the default stream."""
+    def settle(self, stream: int) -> None:
+        """See :class:`~accord.backends.memory.Memory`."""
         gpu = device(self.ordinal)
         gpu.enter()
-        gpu.wait(0)
+        gpu.wait(stream)
 
 
 class _DeviceBlock(Block):

@@ -17,7 +17,7 @@ import numpy as np
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of
 from accord.backends.cuda.driver import Device, Lanes, argument_array, borrowed
 from accord.backends.cuda.parts import Copy, Entry, Part, TransferCode
-from accord.backends.protocol import Array, Launches, Program, Turn, Turns
+from accord.backends.protocol import Array, Caller, Launches, Pending, Program, Turn, Turns
 from accord.errors import CompileError
 
 __all__ = ["CudaProgram", "TransferCode"]
@@ -96,6 +96,27 @@ class Words:
             self._gpu.free_pinned(self.address)
 
 
+class _Unfinished(Pending):
+    """What is on a stream now.
+
+    Attributes:
+        event: Happens when it is over.
+    """
+
+    def __init__(self, gpu: Device, stream: int) -> None:
+        self._gpu = gpu
+        self.event = gpu.event()
+        gpu.record(self.event, stream)
+
+    def wait(self) -> None:
+        """See :class:`~accord.backends.protocol.Pending`."""
+        self._gpu.enter()
+        self._gpu.wait_event(self.event)
+
+    def __del__(self) -> None:
+        self._gpu.forget_event(self.event)
+
+
 class _Stage:
     """A part of a program, or a large copy to the device, among the others; they are started in order.
 
@@ -157,6 +178,35 @@ class CudaProgram(Program):
             self._start(lanes.origin, lanes)
             self._gpu.wait(lanes.origin)
         return self._finished()
+
+    def run_for(self, caller: Caller) -> int:
+        """As :meth:`run`; it returns at once where the caller's stream is given and the host needs nothing of it."""
+        gpu = self._gpu
+        with borrowed(gpu) as lanes:
+            origin = lanes.origin if caller.stream is None else caller.stream
+            for stream in caller.arrivals:
+                lanes.arrive(origin, stream)
+            self._take_over(caller.before, origin)
+            caller.before = None
+            self._start(origin, lanes)
+            if caller.stream is None:
+                gpu.wait(origin)
+            else:
+                pending = caller.pending = _Unfinished(gpu, origin)
+                if not self._checked and all(c.inwards or c.is_idle for c in self._copies):
+                    return -1
+                pending.wait()
+                caller.pending = None
+        return self._finished()
+
+    def _take_over(self, before: Pending | None, origin: int) -> None:
+        """See that what used the same memory before is over when this program's phases, or the host, use it."""
+        if before is None:
+            return
+        if isinstance(before, _Unfinished) and all(c.is_idle for c in self._copies if c.inwards):
+            self._gpu.follow(origin, before.event)
+        else:
+            before.wait()
 
     def _start(self, origin: int, lanes: Lanes) -> None:
         gpu, stages = self._gpu, self._stages
