@@ -16,16 +16,16 @@ import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, Caller, HostKernel, NativeKernel, ViewKernel
-from accord.errors import AccordError, ExecutionError, InputError
+from accord.errors import AccordError, ExecutionError
 from accord.ir import dims as D
 from accord.ir.compute import content_symbol
 from accord.plan.plan import Plan, Slot, Step, Storage
-from accord.plan.types import TensorType
 from accord.runtime import control
 from accord.runtime.binding import Binding
 from accord.runtime.frame import Arena, Frame, Segment, disagreement, orders_for
 from accord.runtime.growth import refuse_growth
 from accord.runtime.returned import ReturnedMemory
+from accord.runtime.solve import solve
 from accord.runtime.watch import WATCH, Running
 
 __all__ = ["Executor"]
@@ -285,56 +285,7 @@ class Executor:
         return env
 
     def _solve(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> dict[str, int]:
-        """Values of the plan's symbols from the shapes of ``inputs``; contradictions are errors."""
-        plan = self.plan
-        env: dict[str, int] = {}
-        rest: list[tuple[str, int, D.DimLike, int]] = []
-        for slot, value in zip(plan.inputs, inputs, strict=True):
-            s = plan.slots[slot]
-            if not isinstance(s.type, TensorType) or s.type.shape is None or value is None:
-                continue
-            actual = value.shape
-            if len(actual) != len(s.type.shape):
-                raise InputError(
-                    "wrong rank",
-                    value=s.name,
-                    expected=f"{len(s.type.shape)} axes: {_text(s.type.shape)}",
-                    found=list(actual),
-                )
-            for axis, (d, n) in enumerate(zip(s.type.shape, actual, strict=True)):
-                if isinstance(d, int):
-                    if d != n:
-                        raise InputError(
-                            f"wrong size on axis {axis}", value=s.name, expected=_text(s.type.shape), found=list(actual)
-                        )
-                    continue
-                names = D.symbols_of(d)
-                if len(names) == 1 and str(d) in names:
-                    known = env.setdefault(str(d), n)
-                    if known != n:
-                        raise InputError(
-                            f"size '{d}' on axis {axis} differs from another input's",
-                            value=s.name,
-                            expected=f"{d} = {known}",
-                            found=list(actual),
-                            remedy=f"All inputs must agree on '{d}'.",
-                        )
-                else:
-                    rest.append((s.name, axis, d, n))
-        for position, symbol in self._contents:
-            value = inputs[position]
-            if value is not None:
-                env[symbol] = int(value.reshape(()))
-        for name, v in (outer or {}).items():
-            env.setdefault(name, v)
-        for symbol in plan.symbols:
-            env.setdefault(symbol, 0)
-        for name, axis, d, n in rest:
-            if D.symbols_of(d) <= env.keys() and D.evaluate(d, env) != n:
-                raise InputError(
-                    f"wrong size on axis {axis}", value=name, expected=f"{d} = {D.evaluate(d, env)}", found=n
-                )
-        return env
+        return solve(self.plan, self._contents, inputs, outer)
 
     def _borrow(self, key: tuple[int, ...], *, attach: bool = True) -> tuple[Frame, Arena]:
         with self._lock:
@@ -619,7 +570,3 @@ def _describe(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     return type(value).__name__
-
-
-def _text(shape: D.Shape) -> str:
-    return "[" + ", ".join(str(d) for d in shape) + "]"
