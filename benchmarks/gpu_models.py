@@ -180,7 +180,7 @@ def _print_steps(model: Any, feed: dict[str, Any]) -> None:
     arrays = dict(zip(executor.plan.inputs, values, strict=True))
     for _, i, root, dtype in executor._owned:
         arrays[root] = np.empty(frame.returned[i], dtype)
-    frame.bind_caller(arrays)
+    frame.bind_caller(arrays, arena)
     for _ in range(12):
         for segment in frame.segments:
             if not isinstance(segment, int):

@@ -230,10 +230,10 @@ class Executor:
                 self._uploaded[i] = memories[space].upload(array)
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
-        """The frame for these sizes and its arena's size in bytes; nothing is run."""
+        """The frame for these sizes and the size of its arenas in bytes; nothing is run."""
         frame, arena = self._borrow(tuple(env[s] for s in self.plan.symbols), attach=False)
         self._give_back(frame, arena)
-        return frame, frame.arena_bytes
+        return frame, frame.arena_bytes + sum(frame.space_bytes.values())
 
     def held(self) -> int:
         """Bytes of the arenas that are kept, those of body graphs too."""

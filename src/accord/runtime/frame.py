@@ -126,7 +126,7 @@ class _Run:
         spans: Where each one's operands are in the table.
         steps: Each one's step.
         turns: When each one may start.
-        staged: Where an operand is that is memory of the host for a copy, and the slot that this one fills.
+        staged: Where an operand is that is memory of the host for a copy, and the step.
     """
 
     backend: str
@@ -208,6 +208,17 @@ class Frame:
         self._constants = constants or {}
         self._memories = {b.memory.space: b.memory for b in backends.values() if b.memory is not None}
         self._space_bases: dict[str, int] = {}
+        #: By number of the step: where the host's memory for a copy is, and in the staging of which space. Each has its
+        #: own place: the host fills them ahead of the device.
+        self._staged_at: dict[int, tuple[str, int]] = {}
+        self.staging_bytes: dict[str, int] = {}
+        for i in plan.native_steps:
+            step = plan.steps[i]
+            if isinstance(step.kernel, NativeKernel) and step.kernel.staged:
+                space = backends[step.placement.backend].space
+                start = self.staging_bytes.get(space, 0)
+                self._staged_at[i] = space, start
+                self.staging_bytes[space] = start + align(nbytes[step.outputs[0]])
         self.returned_bytes = sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
         self._refuse_too_large(nbytes)
         self._base = 0
@@ -268,7 +279,7 @@ class Frame:
     def _refuse_too_large(self, nbytes: Mapping[int, int]) -> None:
         """What no machine of this size can hold; asking for it could end the process instead of raising an error."""
         plan = self.plan
-        needed = self.arena_bytes + self.returned_bytes
+        needed = self.arena_bytes + self.returned_bytes + sum(self.staging_bytes.values())
         needed += max((self._scratch(step) for step in plan.steps if isinstance(step.kernel, HostKernel)), default=0)
         if needed > physical_memory():
             largest = max(nbytes, key=lambda i: nbytes[i])
@@ -356,7 +367,14 @@ class Frame:
                 caller.setdefault(root, []).append((i, start))
         #: By space, which entries of the table point into its arena, and how far.
         self._arena_entries = _as_arrays(arenas)
-        self._lay_out_staging([run for run in runs if isinstance(run, _Run)], backends)
+        places: dict[str, list[tuple[int, int]]] = {}
+        for run in runs:
+            for i, index in run.staged if isinstance(run, _Run) else ():
+                space, start = self._staged_at[index]
+                places.setdefault(space, []).append((i, start))
+        #: By space, which entries of the table are places for copies, and how far into its staging.
+        self._staging_entries = _as_arrays(places)
+        self._staging_bases: dict[str, int] = {}
         # NumPy takes several times as long to store one element
         self._cells = (ctypes.c_int64 * len(operands)).from_buffer(self._table.data) if operands else None
         #: Table entries of the caller's arrays by root: where, and what to add to the address.
@@ -395,27 +413,11 @@ class Frame:
                 run.launches.append((phase, launch))
                 run.spans.append((start, len(operands)))
                 if kernel.staged:
-                    run.staged.append((len(operands) - 1, step.outputs[0]))
+                    run.staged.append((len(operands) - 1, index))
                 run.steps.append(index)
                 run.turns.append(Turn(step.stream, () if k else waits))
             run.end(index, step, waits, len(started))
         return run
-
-    def _lay_out_staging(self, runs: Sequence[_Run], backends: Mapping[str, Backend]) -> None:
-        """Places for what is on its way between memories, each for itself: the host fills them ahead of the device."""
-        places: dict[str, list[tuple[int, int]]] = {}
-        self.staging_bytes: dict[str, int] = {}
-        for run in runs:
-            memory = backends[run.backend].memory
-            for i, slot in run.staged:
-                assert memory is not None
-                start = self.staging_bytes.get(memory.space, 0)
-                places.setdefault(memory.space, []).append((i, start))
-                nbytes = _count(self._sizes.shapes[slot]) * np.dtype(self.plan.slots[slot].dtype).itemsize
-                self.staging_bytes[memory.space] = start + align(nbytes)
-        #: By space, which entries of the table are such places, and how far into its staging.
-        self._staging_entries = _as_arrays(places)
-        self._staging_bases: dict[str, int] = {}
 
     def attach(self, arena: Arena) -> None:
         """Point everything that lives in the arena into ``arena``."""

@@ -415,8 +415,8 @@ class Model:
             shapes: By input name; only inputs with symbolic sizes need one.
 
         Returns:
-            Bytes: "arena" (the planned peak of intermediate values), "unshared" (one buffer for each value),
-            "constants".
+            Bytes: "arena" (the planned peak of intermediate values, in all memories), "staging" (the host's, for values
+            on their way between memories), "unshared" (one buffer for each value), "constants".
 
         Raises:
             InputError: a size stays unknown.
@@ -436,7 +436,12 @@ class Model:
         for i, s in enumerate(plan.slots):
             if i in frame.sizes.shapes and s.first >= 0 and s.dtype is not None:
                 unshared += int(np.prod(frame.sizes.shapes[i], dtype=np.int64)) * s.dtype.itemsize
-        return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
+        return {
+            "arena": arena,
+            "staging": sum(frame.staging_bytes.values()),
+            "unshared": unshared,
+            "constants": sum(a.nbytes for a in plan.constants.values()),
+        }
 
 
 def _target(name: str, array: Any) -> Any:

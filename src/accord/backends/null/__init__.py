@@ -13,6 +13,7 @@ from accord.backends.protocol import (
     Arrangement,
     Array,
     Backend,
+    Concurrency,
     Kernel,
     Launches,
     NativeKernel,
@@ -45,6 +46,8 @@ class NullBackend(Backend):
     name = "null"
     device = "null"
     zeros = True
+    #: As of a GPU, so that streams can be looked at.
+    concurrency = Concurrency(streams=4, event=2e-6, least=1.5e-6, flops=2e14, bandwidth=3e12, link=4e10)
 
     def arrange(self, view: NodeView) -> Arrangement:
         """Nothing runs, so anything will do."""
