@@ -311,6 +311,8 @@ def _once(run: Callable[[], Any], repeats: int) -> float:
 
 
 def _torch_models(names: Sequence[str]) -> dict[str, bytes]:
+    if not names:
+        return {}
     import torch
     from benchmarks.gpu_models import CASES, _exported
 
