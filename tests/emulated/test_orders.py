@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import accord
 from accord.backends.cuda import CudaBackend, parts
+from accord.backends.cuda.driver import DeviceMemory
+from accord.backends.memory import DeviceArray
 from accord.backends.protocol import Concurrency
 from accord.runtime.executor import Executor
 from builders import model, node
@@ -89,3 +91,25 @@ def test_a_missing_event_is_found(eager, monkeypatch, apart):
         broken = Executor(replace(plan, steps=tuple(steps)), executor.backends, executor.device)
         with pytest.raises(AssertionError):
             every_order(eager, lambda given, broken=broken: broken.run(list(given.values())), expected, 0)
+
+
+def test_what_is_on_the_device_already_leaves_one_graph(eager, monkeypatch):
+    monkeypatch.setattr(parts, "_LARGE", 1)
+    m, expected = accord.load(two_branches(), device="cuda", level=1), accord.load(two_branches())
+    memory = DeviceMemory()
+    far = {n: DeviceArray.empty(memory, (3, 4), np.dtype(F)) for n in ("x", "z")}
+    into = {n: DeviceArray.empty(memory, (3, 4), np.dtype(F)) for n in ("y", "e")}
+    eager.choose = random.Random(0).choice
+    for k in range(12):
+        given = inputs(k)
+        before = eager.replayed
+        if k % 3 == 0:
+            found = m(given)
+            assert eager.replayed - before <= 2
+        else:
+            for name, array in given.items():
+                far[name].assign(array)
+            found = [a.numpy() for a in m.run_into(far, into)]
+            assert eager.replayed - before == (k >= 4)
+        for got, want in zip(found, expected(given), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -44,8 +44,8 @@ class CudaBackend(Backend):
     device = "cuda"
     stores_halves = True
     hosts = ("cpu", "reference")
-    #: Of the order of today's GPUs; it decides what is worth a stream, nothing else.
-    concurrency = Concurrency(streams=4, event=2e-6, least=1.5e-6, flops=2e14, bandwidth=3e12, link=4e10)
+    #: Of the order of today's GPUs, in a graph; it decides what is worth a stream, nothing else.
+    concurrency = Concurrency(streams=4, event=1e-6, least=2.5e-6, flops=2e14, bandwidth=3e12, link=4e10)
 
     def __init__(self, ordinal: int = 0) -> None:
         self._ordinal = ordinal

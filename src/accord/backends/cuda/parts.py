@@ -74,7 +74,7 @@ class Copy:
 
     Attributes:
         inwards: To the device.
-        is_large: It is started apart.
+        is_large: It is started apart, unless it is idle.
     """
 
     def __init__(self, gpu: Device, code: TransferCode, launch: Launch, table: Array) -> None:

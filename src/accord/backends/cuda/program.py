@@ -161,8 +161,11 @@ class CudaProgram(Program):
                 item = _Kernel(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
             self._entries.append(Entry(number, item, table, turns[number]))
         self._copies = [e.item for e in self._entries if isinstance(e.item, Copy)]
+        self._large = [c for c in self._copies if c.is_large]
         self._stages = _stages(gpu, self._entries)
         self._begin = gpu.event() if any(-1 in s.after for s in self._stages) else 0
+        #: All of it, for callers whose memory leaves no large copy to do.
+        self._whole: Part | None = None
 
     def __del__(self) -> None:
         for event in (self._begin, *(s.event for s in self._stages)):
@@ -210,6 +213,11 @@ class CudaProgram(Program):
 
     def _start(self, origin: int, lanes: Lanes) -> None:
         gpu, stages = self._gpu, self._stages
+        if self._large and all(c.is_idle for c in self._large):
+            if self._whole is None:
+                self._whole = Part(gpu, self._entries)
+            self._whole.start(origin, lanes)
+            return
         if self._begin:
             gpu.record(self._begin, origin)
         for stage in stages:

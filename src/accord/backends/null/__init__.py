@@ -47,7 +47,7 @@ class NullBackend(Backend):
     device = "null"
     zeros = True
     #: As of a GPU, so that streams can be looked at.
-    concurrency = Concurrency(streams=4, event=2e-6, least=1.5e-6, flops=2e14, bandwidth=3e12, link=4e10)
+    concurrency = Concurrency(streams=4, event=1e-6, least=2.5e-6, flops=2e14, bandwidth=3e12, link=4e10)
 
     def arrange(self, view: NodeView) -> Arrangement:
         """Nothing runs, so anything will do."""
