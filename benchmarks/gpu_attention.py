@@ -13,10 +13,11 @@ import faulthandler
 import functools
 import math
 import multiprocessing
-import statistics
 import sys
 import time
 from typing import Any
+
+from gpu_timing import median_us
 
 from accord.backends.cuda.attention import AttentionKernel, JoiningKernel, Tiles, attention_kernel, candidates, geometry
 from accord.backends.cuda.code import KernelText, function_of
@@ -256,31 +257,6 @@ def check(wanted: Any) -> bool:
     return good
 
 
-def graph_time(calls: list[Any], repeats: int = 7) -> float:
-    """Milliseconds of one call: a graph of all of them, replayed."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for c in calls[:2]:
-            c()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for c in calls:
-            c()
-    graph.replay()
-    found = []
-    for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        found.append(begin.elapsed_time(end) / len(calls))
-    return statistics.median(found)
-
-
 def measure(name: str, wanted: Any) -> None:
     """Times of all variants and of PyTorch's backends."""
     import torch
@@ -296,7 +272,7 @@ def measure(name: str, wanted: Any) -> None:
 
     def note(label: str, make: Any) -> None:
         try:
-            ms = graph_time([make(s) for s in order])
+            ms = median_us([make(s) for s in order], replays=7) / 1e3
             rows.append((ms, label))
         except Exception as error:  # noqa: BLE001 — a backend may not take the shape
             print(f"    {label}: {type(error).__name__}: {str(error).strip()[:160]}")
