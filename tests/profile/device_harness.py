@@ -53,10 +53,10 @@ class Story:
         """A native one: ``steps`` launch a kernel each, ``copies`` are (step, bytes)."""
         launches = [Expected(key(s)) for s in steps] + [Expected(key(s), n) for s, n in copies]
         every = tuple(dict.fromkeys(e.step for e in launches))
-        self.runs[-1].windows.append(Window(every, start, end, python=False, launches=tuple(launches)))
+        self.runs[-1].windows.append(Window(every, start, end, host=False, launches=tuple(launches)))
 
-    def python(self, start: int, end: int, step: int) -> None:
-        self.runs[-1].windows.append(Window((key(step),), start, end, python=True))
+    def host(self, start: int, end: int, step: int) -> None:
+        self.runs[-1].windows.append(Window((key(step),), start, end, host=True))
 
     def add(self, *records: Kernel | Copy | Call | Wait) -> None:
         self.activity.records += records

@@ -86,7 +86,7 @@ def test_causes_of_gaps():
     told.segment(1_000, 20_000, 0, 1)
     told.add(call("cuLaunchKernel", 2_000, 3_000, 1), kernel("a", 5_000, 10_000, 1))
     told.add(call("cuLaunchKernel", 18_000, 19_000, 2), kernel("b", 20_000, 25_000, 2))  # the host was late
-    told.python(30_000, 60_000, 2)
+    told.host(30_000, 60_000, 2)
     told.segment(61_000, 190_000, 3, 4, 5, 6)
     told.add(call("cuLaunchKernel", 62_000, 63_000, 3), kernel("c", 65_000, 70_000, 3))  # behind a step of the host
     told.add(call("cuCtxSynchronize", 71_000, 90_000, 4))
@@ -116,7 +116,7 @@ def planted(*, runtime):
     for k in range(2):
         at = 1_000_000 * k
         told.run(at, at + 500_000)
-        told.python(at + 1_000, at + 400_000, 3)
+        told.host(at + 1_000, at + 400_000, 3)
         told.add(call("cuLaunchKernel", at + 2_000, at + 3_000, 10 * k + 1))
         told.add(kernel("users", at + 4_000, at + 54_000, 10 * k + 1, stream=DEFAULT))
         if runtime:  # the runtime calls the driver: one finding
@@ -164,7 +164,7 @@ def test_kernels_without_a_graph_are_said_with_the_addresses_that_change():
 def test_bodies_of_loops_are_windows_within_their_step():
     told = Story()
     told.run(0, 100_000)
-    told.python(1_000, 90_000, 5)
+    told.host(1_000, 90_000, 5)
     told.runs[-1].windows.append(told.runs[-1].windows[0].__class__(((77, 0),), 2_000, 10_000, False))
     told.add(call("cuLaunchKernel", 3_000, 4_000, 1), kernel("body", 5_000, 6_000, 1))
     told.add(call("cuLaunchKernel", 20_000, 21_000, 2), kernel("own", 22_000, 23_000, 2))
@@ -224,7 +224,7 @@ def test_advice_on_steps_of_the_host_counts_their_copies():
     told.run(0, 200_000)
     told.segment(1_000, 20_000, 0)
     told.add(call("cuLaunchKernel", 2_000, 3_000, 1), kernel("a", 5_000, 10_000, 1))
-    told.python(21_000, 90_000, 2)
+    told.host(21_000, 90_000, 2)
     told.segment(91_000, 120_000, 4)
     told.add(call("cuLaunchKernel", 92_000, 93_000, 2), kernel("b", 95_000, 100_000, 2))
     operand = (Operand("float", (4,), 16),)

@@ -74,14 +74,14 @@ class Window:
         steps: The steps of the segment.
         start: Nanoseconds of CUPTI's clock.
         end: Likewise.
-        python: Python executed it: a step of the host's, a view, control flow.
-        launches: What it starts, in order; empty where Python executed it.
+        host: It is none of the device's: steps of the host's, views, control flow.
+        launches: What it starts on the device, in order.
     """
 
     steps: tuple[Key, ...]
     start: int
     end: int
-    python: bool
+    host: bool
     launches: tuple[Expected, ...] = ()
 
 
@@ -456,7 +456,7 @@ def _cause(host: _Host, work: Sequence[Work], a: Work, b: Work) -> str:
         if called is not None:
             return f"the host waits in {called.name}"
         number = host.window((a.end + started) // 2)
-        if number is not None and host.run.windows[number].python:
+        if number is not None and host.run.windows[number].host:
             return "a step runs on the host"
         if slept is not None and slept.what != "stream for event":
             return f"the host waits for a{'n' if slept.what[0] in 'ae' else ''} {slept.what}"
@@ -502,7 +502,7 @@ def _findings(
             window = None if number is None else host.run.windows[number]
             step = window.steps[0] if window is not None and len(window.steps) == 1 else None
             remedy = _SYNCHRONOUS.get(call.name, "")
-            if call.name in _WAITING and window is not None and window.python and step and host_steps(step):
+            if call.name in _WAITING and window is not None and window.host and step and host_steps(step):
                 remedy = "let the stream go on; the run waits once, at its end"
             if remedy:
                 found.setdefault(("synchronisation", call.name, step, remedy), []).append(call.end - call.start)
@@ -529,7 +529,7 @@ def _without_graph(work: Sequence[Sequence[tuple[Work, Key | None]]], runs: Sequ
     for one, run in zip(work, runs, strict=True):
         by_window: dict[tuple[Key, ...], list[Kernel]] = {}
         for w, step in one:
-            owner = next((x for x in run.windows if step in x.steps and not x.python), None)
+            owner = next((x for x in run.windows if step in x.steps and not x.host), None)
             if isinstance(w, Kernel) and owner is not None:
                 by_window.setdefault(owner.steps, []).append(w)
         alone += sum(len(k) for k in by_window.values() if len(k) > 1 and not any(x.node for x in k))

@@ -27,13 +27,15 @@ class Windows(Watch):
 
     Args:
         now: The clock.
+        backend: Name of the device's backend.
 
     Attributes:
         runs: Those that were watched.
     """
 
-    def __init__(self, now: Callable[[], int]) -> None:
+    def __init__(self, now: Callable[[], int], backend: str) -> None:
         self.runs: list[RunWindows] = []
+        self._backend = backend
         self._now = now
         self._depth = 0
         self._launches: dict[tuple[int, tuple[int, ...], int], tuple[Expected, ...]] = {}
@@ -56,9 +58,9 @@ class Windows(Watch):
 
     def _window(self, run: Running, segment: Segment, start: int, end: int) -> Window:
         executor = id(run.executor)
-        if isinstance(segment, int):
-            return Window(((executor, segment),), start, end, python=True)
-        steps = segment[1]
+        steps = [segment] if isinstance(segment, int) else segment[1]
+        if isinstance(segment, int) or run.step(steps[0]).placement.backend != self._backend:
+            return Window(tuple(dict.fromkeys((executor, i) for i in steps)), start, end, host=True)
         key = (executor, run.frame.key, steps[0])
         if key not in self._launches:
             self._launches[key] = _expected(run, steps)
@@ -117,7 +119,7 @@ def recorded(executor: Executor, values: Sequence[Any], runs: int) -> DeviceProf
     gpu = backend.gpu
     gpu.enter()
     with recording() as activity:
-        watch = Windows(activity.now)
+        watch = Windows(activity.now, backend.name)
         for _ in range(_WARM_UP + runs):
             watch.runs.append(RunWindows(activity.now()))
             with watched(watch):

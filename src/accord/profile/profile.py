@@ -293,7 +293,7 @@ def _recorded(many: Measured, executor: Executor, values: Sequence[Any], runs: i
     except BackendError as error:
         return None, str(error)
     seconds = device.by_step()
-    native = {step for w in device.windows if not w.python for step in w.steps}
+    native = {step for w in device.windows if not w.host for step in w.steps}
     if many.executor is executor:
         for t in (t for run in many.watched for t in run.times):
             key = id(t.executor), t.index

@@ -64,7 +64,7 @@ def _device_events(profile: Profile, device: DeviceProfile, process: int) -> lis
     for w in device.windows:
         name = profile.node_of(w.steps[0]) or "step"
         shown = name if len(w.steps) == 1 else f"{len(w.steps)} steps from {name}"
-        events.append(event(shown, w.start, w.end, _THREAD, "host" if w.python else "native"))
+        events.append(event(shown, w.start, w.end, _THREAD, "host" if w.host else "native"))
     for c in device.calls:
         events.append(event(c.name, c.start, c.end, _CALLS, "runtime" if c.runtime else "driver"))
     for work, step in device.timeline:
