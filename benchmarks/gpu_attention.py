@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import functools
+import json
 import math
 import multiprocessing
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from gpu_timing import median_us
@@ -257,8 +259,8 @@ def check(wanted: Any) -> bool:
     return good
 
 
-def measure(name: str, wanted: Any) -> None:
-    """Times of all variants and of PyTorch's backends."""
+def measure(name: str, wanted: Any) -> dict[str, float]:
+    """Microseconds of all variants and of PyTorch's backends."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -302,16 +304,18 @@ def measure(name: str, wanted: Any) -> None:
     for ms, label in sorted(rows):
         print(f"  {ms * 1e3:9.1f} µs {flops / ms / 1e9:7.1f} TFLOP/s {best / ms:5.2f} ×  {label}")
     sys.stdout.flush()
+    return {label: ms * 1e3 for ms, label in sorted(rows)}
 
 
-def main() -> None:
-    """Entry point."""
+def main() -> int:
+    """Check, time, write; 1 if a variant is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["check", "time"])
     parser.add_argument("--kind", choices=["hopper", "triton"])
     parser.add_argument("--limit", type=float, default=280.0, help="seconds after which it ends: a kernel may hang")
     parser.add_argument("--case", default=",".join(SHAPES), help="names of shapes, separated by commas")
     parser.add_argument("--jobs", type=int, default=12)
+    parser.add_argument("--output", type=Path, help="file for JSON")
     given = parser.parse_args()
     faulthandler.dump_traceback_later(given.limit, exit=True)
     begin = time.perf_counter()
@@ -337,13 +341,14 @@ def main() -> None:
 
     triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
     print(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
-    if given.only != "time":
-        check(wanted)
-    if given.only != "check":
-        for n in cases:
-            measure(n, wanted)
+    good = given.only == "time" or check(wanted)
+    times = {} if given.only == "check" else {n: measure(n, wanted) for n in cases}
     print(f"{time.perf_counter() - begin:.0f} s in all")
+    if given.output:
+        facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "checked": good, "us": times}
+        given.output.write_text(json.dumps(facts, indent=1) + "\n")
+    return int(not good)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
