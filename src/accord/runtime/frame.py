@@ -390,15 +390,37 @@ class Frame:
         return source if source.shape == shape else source.reshape(shape)
 
     def read(self, i: int, arena: Arena, arrays: Mapping[int, Any]) -> Any:
-        """What slot ``i`` holds at this moment of a run with the caller's ``arrays``: an array on its memory."""
+        """What slot ``i`` holds at this moment of a run with the caller's ``arrays``: an array on its memory.
+
+        Of what is in a memory that the host cannot read, it is a copy.
+        """
         slot = self.plan.slots[i]
         sizes = self.sizes
         if slot.storage is Storage.LATE or i not in sizes.shapes:
             return self.values[i]
+        if slot.space != HOST:
+            return self._fetched(i, sizes)
         if slot.storage is Storage.ARENA:
             return self._part(i, arena.buffer, self._bases[slot.root], sizes)
         source = self.values[slot.root] if slot.storage is Storage.CONSTANT else arrays.get(slot.root)
         return None if source is None else self._part(i, source, 0, sizes)
+
+    def _fetched(self, i: int, sizes: Sizes) -> Any:
+        """A copy of what slot ``i`` holds in its memory."""
+        root, slots = self.plan.slots[i].root, self.plan.slots
+        dtype = slots[root].dtype
+        assert dtype is not None
+        space = slots[root].space
+        address = self._constants.get(root)
+        if root in self._lent:  # the caller's memory
+            entry, start = self._lent_entries[root][0]
+            address = int(self._table[entry]) - start
+        elif address is None:
+            address = self._space_bases[space] + self._bases[root]
+        whole = np.empty(_count(sizes.shapes[root]) * dtype.itemsize, np.uint8)
+        if whole.size:
+            self._memories[space].read(address, whole)
+        return self._part(i, whole, 0, sizes)
 
     def release(self) -> None:
         """Forget the caller's arrays and what was made while running, so that a pooled frame keeps none alive."""

@@ -457,9 +457,13 @@ def load(
         threads: Threads for one run; None: as many as the process may use.
         base_dir: Folder of external data; by default the folder of the model's path.
         limits: How large the model may be (:class:`accord.model.limits.Limits`).
-        precision: "float32", or "bfloat16" to have the operands of float32 MatMul, Gemm and Conv rounded to bfloat16
-            (to nearest, ties to even) before they are multiplied; sums stay float32. It is faster where the machine
-            multiplies bfloat16, and right elsewhere. ``accord explain`` lists the nodes.
+        precision: What a float32 model may be computed in. "float16": products take operands of float16 and add in
+            float32, and what computes with their results is stored in float16 too where the operators' contracts allow
+            it; inputs and outputs stay float32, and ``accord explain`` says what else does, and why
+            (:func:`accord.profile.overflow.first_overflow` names the first operator whose values leave the range).
+            "bfloat16": the same on a GPU; on a CPU the operands of MatMul, Gemm and Conv are rounded to it (to nearest,
+            ties to even) and nothing else, which is faster where the machine multiplies bfloat16, and right elsewhere.
+            "tf32": a GPU multiplies float32 as TF32 (10 bits of mantissa); others ignore it.
         choices: By name of a node, which of its kernel's alternatives to take; others follow the rule, with ``{}`` all
             do. None: what ``accord tune`` has found for this model, if it has.
 
