@@ -12,6 +12,7 @@ from accord.backends.cuda.cupti import Call, Copy, Fill, Wait, read_record, reco
 from accord.errors import BackendError
 from accord.profile.advice import advise
 from accord.profile.device import analyse
+from accord.profile.nsight import Counters, counters_of, parse, with_counters
 from accord.profile.occupancy import occupancy
 from accord.profile.trace import chrome_trace
 from accord.runtime.observed import Operand
@@ -356,3 +357,37 @@ def test_without_a_gpu_the_reason_is_said():
         pytest.skip("there is a GPU")
     with pytest.raises(BackendError, match=r"CUPTI|cupti"), recording():
         pass
+
+
+# Nsight Compute
+
+NCU = """==PROF== Connected to process 7 (/usr/bin/python3)
+==PROF== Profiling "k0" - 0: 0%....50%....100% - 1 pass
+"ID","Process ID","Kernel Name","dram__bytes.sum","sm__warps_active.avg.pct_of_peak_sustained_active"
+"","","","Mbyte","%"
+"0","7","k0","1.50","25.0"
+"1","7","k0","2.50","35.0"
+"2","7","k1","1,024.0","50.0"
+"""
+
+
+def test_counters_of_nsight_compute():
+    found = parse(NCU)
+    assert found["k0"] == Counters(pytest.approx(0.30), pytest.approx(2.0e6))
+    device = with_counters(analysed(graph_story()), found)
+    assert [(k.name, k.achieved, k.memory_bytes) for k in device.kernels] == [
+        ("k0", pytest.approx(0.30), 2_000_000),
+        ("k1", pytest.approx(0.5), 1_024_000_000),
+        ("k2", None, None),
+    ]
+
+
+def test_what_nsight_compute_says_instead_of_counters_is_told():
+    with pytest.raises(BackendError, match="ERR_NVGPUCTRPERM"):
+        parse("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n")
+
+
+def test_counters_without_the_tool(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda *a, **k: None)
+    with pytest.raises(BackendError, match="ncu"):
+        counters_of(["true"], 1)

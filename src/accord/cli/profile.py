@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -42,6 +43,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 _CHART = 60
 #: Operators in the table of totals.
 _KINDS = 10
+#: Seconds that Nsight Compute may take.
+_NCU_LIMIT = 300
 #: Seconds of a run below which steps are shown in microseconds.
 _SHORT = 2e-3
 
@@ -64,6 +67,8 @@ _SHORT = 2e-3
 @feed_options
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Timed runs.")
 @click.option("--top", type=click.IntRange(0), default=20, show_default=True, help="Steps to list; 0 for all.")
+@click.option("--counters", is_flag=True, help="Ask Nsight Compute (ncu) what the GPU counted, in one more run.")
+@click.option("--once", is_flag=True, hidden=True, help="Run once and end: what Nsight Compute looks at.")
 @click.option("--peaks", is_flag=True, help="Measure what the machine can do again, instead of using what is known.")
 @load_option
 @compile_options
@@ -75,6 +80,8 @@ def command(
     given: Given,
     runs: int,
     top: int,
+    counters: bool,
+    once: bool,
     peaks: bool,
     choices: Choices,
 ) -> None:
@@ -91,8 +98,13 @@ def command(
         _make_folder(out)
     compiled = choices.compile(model, screen)
     feed = given.feed(compiled, screen)
+    if once:
+        compiled(dict(feed))
+        return
     with screen.progress(f"profiling {model.name}", 3) as advance:
         measured = profile(compiled, dict(feed), runs=runs, again=peaks, advance=advance)
+    if counters:
+        measured.device = _counted(measured)
     options = {"device": choices.device, "level": choices.level, "disabled_rules": list(choices.disabled_rules)}
     data = {"model": str(model), "options": options, **measured.data()}
     written: list[str] = []
@@ -120,6 +132,16 @@ def command(
             line(console, f"wrote {path}")
 
     screen.show({**data, "written": written}, draw)
+
+
+def _counted(p: Profile) -> DeviceProfile:
+    """What the GPU did, with counters that Nsight Compute reads while this command runs the model once."""
+    from accord.profile.nsight import counters_of, with_counters
+
+    if p.device is None:
+        raise wrong_use("--counters is for models that run on a GPU, and needs CUPTI")
+    again = [a for a in sys.argv[1:] if a != "--counters"]
+    return with_counters(p.device, counters_of([sys.executable, "-m", "accord", *again, "--once"], _NCU_LIMIT))
 
 
 def _make_folder(folder: Path) -> None:

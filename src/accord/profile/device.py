@@ -119,6 +119,7 @@ class KernelTime:
         local: Bytes of local memory of a thread: registers that were spilled, arrays that did not fit.
         occupancy: In theory.
         achieved: What Nsight Compute measured of it; None if it was not asked.
+        memory_bytes: Read from the device's memory and written to it, likewise.
     """
 
     name: str
@@ -133,6 +134,7 @@ class KernelTime:
     local: int
     occupancy: Occupancy
     achieved: float | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
