@@ -36,7 +36,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,7 @@ class _Process:
                 arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
                 start_new_session=True,
             )  # fmt: skip
+        self._ended = False
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -137,11 +138,12 @@ class _Process:
             return
 
     def end(self) -> None:
-        """End it with all that it started."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
+        """End it with all that it started, once."""
+        if self._ended:
             return
+        self._ended = True
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
@@ -149,28 +151,47 @@ def _all(options: argparse.Namespace) -> int:
     names = options.models or list(CASES)
     began = time.monotonic()
     results: dict[str, Any] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all processes are ended
     with tempfile.TemporaryDirectory() as folder:
         ready_by = began + options.compile_limit
         running = [_Process(n, options, Path(folder), time.time() + options.compile_limit) for n in names]
-        prepared = {p.name: p.reply(ready_by + 30) for p in running}
-        seconds = time.monotonic() - began
-        print(f"compiled in {seconds:.0f} s: {json.dumps(prepared)}", file=sys.stderr, flush=True)
-        print(_HEAD, flush=True)
-        for process in running:
-            found = prepared[process.name]
-            if "error" not in found:
-                if time.monotonic() - began > options.limit:
-                    found = {"error": f"left out: {options.limit:.0f} s were over"}
-                else:
-                    process.go()
-                    found = process.reply(time.monotonic() + TURN)
-            process.end()
-            results[process.name] = found | {"sizes": CASES[process.name].sizes, "prepared": prepared[process.name]}
-            print(_row(process.name, found), flush=True)
-    ratios = [r["best / accord"] for r in results.values() if r.get("best / accord")]
-    mean = math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None
+        try:
+            prepared = {p.name: p.reply(ready_by + 30) for p in running}
+            seconds = time.monotonic() - began
+            print(f"compiled in {seconds:.0f} s: {json.dumps(prepared)}", file=sys.stderr, flush=True)
+            print(_HEAD, flush=True)
+            for process in running:
+                found = prepared[process.name]
+                if "error" not in found:
+                    if time.monotonic() - began > options.limit:
+                        found = {"error": f"left out: {options.limit:.0f} s were over"}
+                    else:
+                        process.go()
+                        found = process.reply(time.monotonic() + TURN)
+                process.end()
+                results[process.name] = found | {"sizes": CASES[process.name].sizes, "prepared": prepared[process.name]}
+                print(_row(process.name, found), flush=True)
+                _write(options, results)
+        finally:
+            for process in running:
+                process.end()
+    mean, ratios = _mean(results)
     if ratios:
         print(f"best peer ÷ Accord: geometric mean {mean:.3f} over {len(ratios)}, least {min(ratios):.3f}")
+    return int(any("error" in r or r["wrong"] for r in results.values()))
+
+
+def _mean(results: dict[str, Any]) -> tuple[float | None, list[float]]:
+    """Geometric mean of the ratios that are known, and these."""
+    ratios = [r["best / accord"] for r in results.values() if r.get("best / accord")]
+    return (math.exp(statistics.fmean(map(math.log, ratios))) if ratios else None), ratios
+
+
+def _write(options: argparse.Namespace, results: dict[str, Any]) -> None:
+    """What is known so far."""
+    if options.output is None:
+        return
+    mean, ratios = _mean(results)
     data = {
         "command": " ".join(["python", "benchmarks/gpu_models.py", *sys.argv[1:]]),
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -181,9 +202,7 @@ def _all(options: argparse.Namespace) -> int:
         "least": min(ratios, default=None),
         "models": results,
     }
-    if options.output:
-        options.output.write_text(json.dumps(data, indent=1) + "\n")
-    return int(any("error" in r or r["wrong"] for r in results.values()))
+    options.output.write_text(json.dumps(data, indent=1) + "\n")
 
 
 _HEAD = (
@@ -435,7 +454,10 @@ class _Part:
         command += ["--device", self.options.device]
         environment = os.environ | {"ACCORD_CACHE": str(cache)}
         for kind in ("cold", "cached"):
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=TURN)
+            done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=TURN)
+            if done.returncode:
+                self.left_out[f"{kind} start"] = " ".join(done.stderr.split())[-300:]
+                break
             found[kind] = json.loads(done.stdout.splitlines()[-1])
         os.environ["ACCORD_CACHE"] = str(cache)
         return found

@@ -71,11 +71,6 @@ class Peer:
         """See :func:`gpu_timing.device_seconds`."""
         return dict(self._asked({"trace": name, "runs": runs})["device"])
 
-    def close(self) -> None:
-        """End it."""
-        self._process.stdin.close()
-        self._process.wait(10)
-
     def _asked(self, command: dict[str, Any]) -> dict[str, Any]:
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()

@@ -183,6 +183,7 @@ def main() -> int:
     if not gpu():
         parser.error("nvidia-smi shows no GPU on this machine; without one, `pytest` covers what can be")
     chosen = {n: p for n, p in parts(options.ort).items() if n in wanted}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the part under way is ended
     command = " ".join(["python", "scripts/gpu.py", *sys.argv[1:]])
     return run(chosen, options.output, options.limit, command)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import struct
+from pathlib import Path
 
 import pytest
 from device_harness import DEFAULT, H200, OTHER, OWN, Story, call, copy, kernel, kernel_bytes, key
 from profile_harness import profile_of, step
 
-from accord.backends.cuda.cupti import Call, Copy, Fill, Wait, read_record, recording
+from accord.backends.cuda.cupti import Call, Copy, Fill, Kernel, Wait, read_record, recording
 from accord.errors import BackendError
 from accord.profile.advice import advise
 from accord.profile.device import analyse
@@ -109,6 +111,53 @@ def test_causes_of_gaps():
 def test_gaps_within_a_graph():
     found = analysed(graph_story())
     assert [g.cause for g in found.gaps][1:-1] == ["between two kernels of a graph"] * 2
+
+
+def recorded_story():
+    """The real run in ``recorded_run.json``."""
+    kept = json.loads(Path(__file__).with_name("recorded_run.json").read_text())
+    kinds = {"Kernel": Kernel, "Copy": Copy, "Call": Call, "Wait": Wait}
+    told = Story()
+    told.run(0, kept["programs"][-1][1] + 1)
+    for kind, rows in kept["records"].items():
+        given = {"context": 1} if kind in ("Kernel", "Copy") else {}
+        for row in rows:
+            fields = dict(zip(kept["fields"][kind], row, strict=True))
+            told.add(kinds[kind](**given, **{n: tuple(v) if isinstance(v, list) else v for n, v in fields.items()}))
+    ended, step = None, 0
+    for start, end in kept["programs"]:
+        if ended is not None:
+            told.host(ended + 1, start - 1, step)
+            step += 1
+        calls = {r.correlation: r.start for r in told.activity.records if isinstance(r, Call)}
+        inside = [
+            r for r in told.activity.records if isinstance(r, (Kernel, Copy)) and start <= calls[r.correlation] <= end
+        ]
+        count = sum(isinstance(r, Kernel) for r in inside)
+        copies = tuple((step + count + k, r.nbytes) for k, r in enumerate(r for r in inside if isinstance(r, Copy)))
+        told.segment(start, end, *range(step, step + count), copies=copies)
+        step += count + len(copies)
+        ended = end
+    return told
+
+
+def test_a_run_that_was_recorded_on_an_h200():
+    found = analysed(recorded_story())
+    assert (len(found.kernels), len(found.copies)) == (106, 6)
+    assert None not in {k.step for k in found.kernels} | {c.step for c in found.copies}
+    in_order = [k.step[1] for k in found.kernels]
+    assert in_order == sorted(in_order)  # the numbers of a graph's nodes follow the order of capture
+    assert sum(k.graph for k in found.kernels) == 104  # two parts have one kernel each
+    assert found.without_graph == ""
+    assert {f.kind for f in found.findings} == {"pageable copy"}
+    assert found.span == pytest.approx(6.7e-3, rel=0.2)
+    assert 0.5 < found.busy / found.span < 0.95
+    causes = found.causes()
+    assert causes["a step runs on the host"] == pytest.approx(1.46e-3, rel=0.01)
+    assert found.busy + sum(causes.values()) == pytest.approx(6.88e-3, rel=0.01)  # all of the run
+    assert causes["the host waits in a copy that is pageable"] > 0
+    assert causes["between two kernels of a graph"] < 50e-6
+    assert all(1 <= c.nbytes / c.seconds / 1e9 < 60 for c in found.copies)
 
 
 def planted(*, runtime):

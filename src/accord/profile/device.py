@@ -10,7 +10,6 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from accord.backends.cuda.cupti import Activity, Call, Copy, Fill, Kernel, Wait
@@ -427,21 +426,21 @@ def _covered(work: Iterable[Work]) -> int:
 
 
 def _gaps(host: _Host, work: Sequence[Work]) -> list[Gap]:
-    """The gaps of each stream, and of the device before its first work and after its last."""
-    streams: dict[int, list[Work]] = {}
-    for w in sorted(work, key=lambda w: w.start):
-        streams.setdefault(w.stream, []).append(w)
-    first, last = min(work, key=lambda w: w.start), max(work, key=lambda w: w.end)
-    start, end = host.run.start, host.run.end
-    found = [Gap("the host prepares the run", (first.start - start) * 1e-9, first.stream, "", _name(first))]
-    for stream, own in streams.items():
-        ended = own[0]
-        for a, b in pairwise(own):
-            ended = max(ended, a, key=lambda w: w.end)
-            if b.start - ended.end >= _GAP:
-                cause = _cause(host, work, ended, b)
-                found.append(Gap(cause, (b.start - ended.end) * 1e-9, stream, _name(ended), _name(b)))
-    found.append(Gap("the host ends the run", max(0, end - last.end) * 1e-9, last.stream, _name(last), ""))
+    """The gaps of each stream, and of the device before its first work and after its last.
+
+    A stream that has done nothing yet waits since the device was last busy, if it is idle.
+    """
+    ordered = sorted(work, key=lambda w: w.start)
+    first = last = ordered[0]
+    found = [Gap("the host prepares the run", (first.start - host.run.start) * 1e-9, first.stream, "", _name(first))]
+    latest = {first.stream: first}
+    for b in ordered[1:]:
+        a = latest.get(b.stream, last)
+        if b.start - a.end >= _GAP:
+            found.append(Gap(_cause(host, work, a, b), (b.start - a.end) * 1e-9, b.stream, _name(a), _name(b)))
+        latest[b.stream] = max(latest.get(b.stream, b), b, key=lambda w: w.end)
+        last = max(last, b, key=lambda w: w.end)
+    found.append(Gap("the host ends the run", max(0, host.run.end - last.end) * 1e-9, last.stream, _name(last), ""))
     return found
 
 
@@ -460,6 +459,8 @@ def _cause(host: _Host, work: Sequence[Work], a: Work, b: Work) -> str:
         number = host.window((a.end + started) // 2)
         if number is not None and host.run.windows[number].host:
             return "a step runs on the host"
+        if isinstance(a, Copy) and a.pageable:
+            return "the host waits in a copy that is pageable"
         if slept is not None and slept.what != "stream for event":
             return f"the host waits for a{'n' if slept.what[0] in 'ae' else ''} {slept.what}"
         return "the host starts it late"
