@@ -359,8 +359,8 @@ class Backend(ABC):
 
         Args:
             launches: Phase and start parameters, in order.
-            operands: For each phase an int64 array with the addresses of its operands; the caller changes
-                the addresses between runs.
+            operands: For each phase an int64 array with the addresses of its operands, all of them parts of one, in
+                order; the caller changes the addresses between runs.
             threads: Most threads that may work on one phase; each gets a number below it, for its scratch memory.
         """
         raise TypeError(f"backend '{self.name}' has no native kernels")

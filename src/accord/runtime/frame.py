@@ -23,6 +23,7 @@ from accord.model.limits import physical_memory
 from accord.plan.arena import ALIGNMENT, ArenaOrder, arrange
 from accord.plan.arena import Block as Span
 from accord.plan.plan import Plan, Sizes, Step, Storage
+from accord.runtime.binding import Binding
 from accord.runtime.growth import HOST_SCRATCH
 
 __all__ = ["Arena", "Frame", "Segment", "arena_blocks", "disagreement", "orders_for"]
@@ -103,6 +104,7 @@ class Frame:
         space_bytes: Arenas in other memories that it needs, by space.
         segments: In order.
         values: For each slot the array (or other value) that Python steps see.
+        bound: What the caller's arrays were bound by last, if their addresses are still in the table.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class Frame:
         self.returned_bytes = sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
         self._refuse_too_large(nbytes)
         self._base = 0
+        self.bound: Binding | None = None
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
         self._table = np.zeros(0, np.int64)
         self.segments: list[Segment] = []
@@ -343,9 +346,11 @@ class Frame:
         if found is not None:
             entries, offsets = found
             self._table[entries] = offsets + base
+            self.bound = None  # there may be entries of the caller's among them
 
     def bind_caller(self, arrays: Mapping[int, Any]) -> None:
         """Write the addresses of the caller's inputs and of the new outputs, by root slot."""
+        self.bound = None
         cells = self._cells
         for slot, entries in self._entries.items():
             array = arrays[slot]
