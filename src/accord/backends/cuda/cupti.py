@@ -261,8 +261,8 @@ def recording() -> Iterator[Activity]:
     library = _library()
     activity = Activity(_now=library.now)
     with _TURN:
-        library.start(activity)
         try:
+            library.start(activity)
             yield activity
         finally:
             library.stop()
@@ -326,7 +326,10 @@ class _Cupti:
 
     def _note_default_stream(self) -> None:
         """The number of the stream that work goes to where none is named, in the context of this thread."""
-        driver = ctypes.CDLL("libcuda.so.1")
+        try:
+            driver = ctypes.CDLL("libcuda.so.1")
+        except OSError:  # no driver: nothing was recorded either
+            return
         context, number, stream = ctypes.c_void_p(), ctypes.c_uint32(), ctypes.c_uint32()
         if driver.cuCtxGetCurrent(ctypes.byref(context)) or not context.value or self._activity is None:
             return
