@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +25,13 @@ class Status(enum.IntEnum):
     CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
+
+
+class Numbers:
+    """An enumeration whose members are all 6."""
+
+    def __getattr__(self, name):
+        return 6
 
 
 class FakeDriver:
@@ -51,8 +57,7 @@ class FakeDriver:
 
     def __getattr__(self, name):
         if not name.startswith("cu"):
-            names = SimpleNamespace
-            return type(name, (names,), {"__getattr__": lambda _, n: n})()
+            return Numbers()
         results = {
             "cuDriverGetVersion": 13000,
             "cuDeviceGetCount": 1,
@@ -60,7 +65,7 @@ class FakeDriver:
             "cuDeviceGetAttribute": 9,
             "cuDevicePrimaryCtxRetain": 7,
         }
-        return lambda *arguments: (0, *([results[name]] if name in results else [0] if "Get" in name else []))
+        return lambda *_: (0, *([results[name]] if name in results else [0] if "Get" in name else []))
 
 
 @pytest.fixture
