@@ -5,9 +5,10 @@
 
 For each model the plan gets as many streams as it can. Before the producer of each edge that crosses streams, one edge
 at a time, a kernel spins for some milliseconds; outputs are compared bit for bit with those of one stream, for
-runs that are started step by step and for replayed graphs. Then the same with that edge's event left out: the outputs
-have to differ, which shows that the comparison can fail. Last come the times on one stream, with the streams that
-the plan chooses by itself, and with all. ``--torch`` adds models of ``benchmarks/gpu_models.py`` to the times.
+runs that are started step by step and for replayed graphs. Then the same with that edge's event left out: outputs that
+differ show that the comparison can fail (they need not: large copies to the device divide a run in parts, which order
+more than the events do). Last come the times on one stream, with the streams that
+the plan chooses by itself, and with all. ``--torch`` adds models of ``benchmarks/gpu_cases.py`` to the times.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from accord.backends.memory import DeviceArray
 from accord.backends.protocol import Concurrency
 from accord.plan.plan import Plan
 from accord.runtime.executor import Executor
+from accord.runtime.model import ValueInfo
 
 #: Everything is worth a stream.
 ALL = Concurrency(streams=4, event=0.0, least=1.0, flops=1e30, bandwidth=1e30, link=1e30)
@@ -215,8 +217,12 @@ def loaded(proto: bytes, way: str) -> accord.Model:
 def feeds(model: accord.Model, count: int) -> list[dict[str, np.ndarray[Any, Any]]]:
     """Random inputs."""
     rng = np.random.default_rng(1)
-    shapes = {i.name: i.shape or () for i in model.inputs}
-    return [{n: rng.standard_normal(s).astype(np.float16) for n, s in shapes.items()} for _ in range(count)]
+
+    def values(info: ValueInfo) -> np.ndarray[Any, Any]:
+        shape = [int(n) for n in info.shape or ()]
+        return rng.integers(0, 1000, shape) if info.dtype == "int64" else rng.standard_normal(shape).astype(np.float16)
+
+    return [{i.name: values(i) for i in model.inputs} for _ in range(count)]
 
 
 def same(got: Sequence[Any], want: Sequence[Any]) -> bool:
@@ -314,15 +320,17 @@ def _torch_models(names: Sequence[str]) -> dict[str, bytes]:
     if not names:
         return {}
     import torch
-    from benchmarks.gpu_models import CASES, _exported
+    from benchmarks.gpu_cases import CASES, exported
 
     found = {}
     for name in names:
         torch.manual_seed(0)
-        module, inputs = CASES[name]()
-        half = module.eval().half()
+        make = CASES[name].make
+        assert make is not None, f"{name} is no model of PyTorch"
+        module, inputs = make()
         with torch.inference_mode():
-            found[name] = _exported(half, tuple(x.half() if x.is_floating_point() else x for x in inputs))
+            half = tuple(x.half() if x.is_floating_point() else x for x in inputs)
+            found[name] = exported(module.eval().half(), half)
     return found
 
 
