@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import random
 
 import numpy as np
@@ -178,3 +179,58 @@ def test_a_session_runs_on_the_stream_of_its_options(gpu):
     assert not gpu.pending
     np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], np.exp(x), rtol=1e-6)
     assert session.get_provider_options()["CUDAExecutionProvider"] == options
+
+
+class Exchanged:
+    """An array of another library that has DLPack only; its work on the array is on a stream of its own."""
+
+    def __init__(self, array, stream):
+        self._array, self._stream = array, stream
+        self.asked = []
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream):
+        self.asked.append(stream)
+        self._array.memory.order(stream, self._stream)
+        return self._array.__dlpack__(stream=-1)
+
+
+def test_arrays_with_dlpack_are_taken_without_a_copy_and_waited_for(ordered, monkeypatch):
+    gpu, m = ordered, two_inputs()
+    other, moved, original = gpu.stream(), [], gpu.to_device
+    monkeypatch.setattr(gpu, "to_device", lambda *a: moved.append(a[2]) or original(*a))
+    for k in range(4):
+        x, z = values(k)
+        far = empty()
+        fill(gpu, far, x, other)
+        given = Exchanged(far, other)
+        moved.clear()
+        np.testing.assert_allclose(m(given, z)[0], wanted(x, z), rtol=1e-5)
+        assert moved == [z.nbytes] and len(given.asked) == 1
+
+
+def test_what_a_run_leaves_is_handed_over_with_dlpack(ordered):
+    """The consumer's stream waits for the run's; the memory is kept as long as the consumer has it."""
+    from accord.backends import dlpack
+
+    gpu, m = ordered, two_inputs()
+    stream, mine = gpu.stream(), gpu.stream()
+    x, z = values(0)
+    far = [empty(), empty()]
+    for array, content in zip(far, (x, z), strict=True):
+        fill(gpu, array, content, stream)
+    (y,) = m.run_into(dict(zip("xz", far, strict=True)), {"y": DeviceMemory()}, stream=stream)
+    assert y.__dlpack_device__() == (2, 0)
+    got = dlpack.taken(y, mine)
+    assert (got.shape, got.dtype, got.address) == (SHAPE, F, y.address)
+    address, found = y.address, np.zeros(SHAPE, F)
+    del y
+    assert address in gpu.blocks
+    gpu.put("consumer", lambda: ctypes.memmove(found.ctypes.data, address, found.nbytes), mine)
+    gpu.wait(mine)
+    np.testing.assert_allclose(found, wanted(x, z), rtol=1e-5)
+    got.owner = None
+    gc.collect()
+    assert address not in gpu.blocks

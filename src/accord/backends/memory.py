@@ -39,9 +39,11 @@ class Memory(ABC):
 
     Attributes:
         space: Its name: "cuda:0".
+        dlpack_device: Kind and number under which DLPack knows it.
     """
 
     space: str
+    dlpack_device: tuple[int, int]
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Block:
@@ -75,9 +77,17 @@ class Memory(ABC):
         """
         raise TypeError(f"nothing is staged on the way to {self.space}")
 
+    def incoming(self) -> int:
+        """A stream that waits for what other libraries hand over."""
+        raise TypeError(f"{self.space} has no streams")
+
     def settle(self, stream: int) -> None:
         """Wait for what is on a stream."""
         del stream
+
+    def order(self, stream: int, other: int) -> None:
+        """Have what is put on ``stream`` from now on wait for what is on another one."""
+        del stream, other
 
 
 class DeviceArray:
@@ -148,6 +158,16 @@ class DeviceArray:
             "stream": self.stream,
             "version": 3,
         }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.memory.dlpack_device
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        from accord.backends.dlpack import capsule_of
+
+        if self.stream is not None and stream != -1:  # -1: the consumer wants no order
+            self.memory.order(1 if stream is None else stream, self.stream)
+        return capsule_of(self.address, self.shape, self.dtype, self, self.memory.dlpack_device)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy in the host's memory."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from accord.backends import dlpack
 from accord.backends.discovery import backend_named
 from accord.backends.memory import DeviceArray, Memory
 from accord.errors import InputError
@@ -148,7 +149,7 @@ def _tensor(name: str, kind: TensorType, value: Any) -> Any:
 
 
 def device_array(name: str, value: Any) -> DeviceArray | None:
-    """What has ``__cuda_array_interface__``, without a copy; None for anything else.
+    """What has ``__cuda_array_interface__``, or DLPack and is on a GPU, without a copy; None for anything else.
 
     Raises:
         InputError: it is not row-major.
@@ -156,11 +157,24 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
     """
     if isinstance(value, DeviceArray):
         return value
+    if isinstance(value, np.ndarray):
+        return None
     facts = getattr(value, "__cuda_array_interface__", None)
-    if facts is None:
+    if facts is not None:
+        shape, dtype = tuple(facts["shape"]), np.dtype(facts["typestr"])
+        _check_row_major(name, shape, facts.get("strides"), dtype)
+        return DeviceArray(_cuda_memory(), int(facts["data"][0] or 0), shape, dtype, value, _stream_of(facts))
+    kind, _ = value.__dlpack_device__() if hasattr(value, "__dlpack_device__") else (None, 0)
+    if kind != dlpack.CUDA:
         return None
     memory = _cuda_memory()
-    shape, dtype, strides = tuple(facts["shape"]), np.dtype(facts["typestr"]), facts.get("strides")
+    stream = memory.incoming()
+    found = dlpack.taken(value, stream)
+    _check_row_major(name, found.shape, found.strides, found.dtype)
+    return DeviceArray(memory, found.address, found.shape, found.dtype, found.owner, stream)
+
+
+def _check_row_major(name: str, shape: tuple[int, ...], strides: Sequence[int] | None, dtype: np.dtype[Any]) -> None:
     if strides is not None and tuple(strides) != contiguous_strides(shape, dtype.itemsize):
         raise InputError(
             "an array on the device has to be row-major",
@@ -168,7 +182,6 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
             found=f"shape {shape} with strides {tuple(strides)}",
             remedy="Make it contiguous (`x.contiguous()` in PyTorch).",
         )
-    return DeviceArray(memory, int(facts["data"][0] or 0), shape, dtype, value, _stream_of(facts))
 
 
 def _stream_of(facts: Mapping[str, Any]) -> int | None:

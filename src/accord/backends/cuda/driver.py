@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from accord.backends.dlpack import CUDA
 from accord.backends.memory import HOST, Block, Memory
 from accord.errors import BackendError, ExecutionError
 
@@ -405,6 +406,8 @@ class DeviceMemory(Memory):
     def __init__(self, ordinal: int = 0) -> None:
         self.ordinal = ordinal
         self.space = f"cuda:{ordinal}"
+        self.dlpack_device = (CUDA, ordinal)
+        self._incoming: int | None = None
         assert self.space != HOST
 
     def allocate(self, nbytes: int) -> Block:
@@ -442,6 +445,17 @@ class DeviceMemory(Memory):
                 lanes.arrive(lanes.origin, after)
             copy(target, source, nbytes, lanes.origin)
             gpu.wait(lanes.origin)
+
+    def order(self, stream: int, other: int) -> None:
+        """See :class:`~accord.backends.memory.Memory`."""
+        with borrowed(device(self.ordinal)) as lanes:
+            lanes.arrive(stream, other)
+
+    def incoming(self) -> int:
+        """See :class:`~accord.backends.memory.Memory`."""
+        if self._incoming is None:
+            self._incoming = device(self.ordinal).stream()
+        return self._incoming
 
     def settle(self, stream: int) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
