@@ -37,11 +37,15 @@ class Operation:
         name: For people.
         work: What it does.
         after: Operations that must have ended before it starts: by the order on its stream, and by events.
+        nbytes: Of a copy; 0 for others.
         done: It has ended.
     """
 
-    def __init__(self, number: int, name: str, work: Callable[[], None], after: frozenset[Operation]) -> None:
-        self.number, self.name, self.work, self.after, self.done = number, name, work, after, False
+    def __init__(
+        self, number: int, name: str, work: Callable[[], None], after: frozenset[Operation], nbytes: int = 0
+    ) -> None:
+        self.number, self.name, self.work, self.after, self.nbytes = number, name, work, after, nbytes
+        self.done = False
 
 
 class _Capture:
@@ -117,12 +121,12 @@ class EmulatedDevice:
         if not self._is_pinned(source):
             assert stream not in self._captures, "memory that is not pinned cannot be captured"
             held = ctypes.string_at(source, nbytes)  # it is read before the call returns
-            self.put("to_device", lambda: ctypes.memmove(target, held, nbytes), stream)
+            self.put("to_device", lambda: ctypes.memmove(target, held, nbytes), stream, nbytes)
             return
-        self.put("to_device", lambda: ctypes.memmove(target, source, nbytes), stream)
+        self.put("to_device", lambda: ctypes.memmove(target, source, nbytes), stream, nbytes)
 
     def to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self.put("to_host", lambda: ctypes.memmove(target, source, nbytes), stream)
+        self.put("to_host", lambda: ctypes.memmove(target, source, nbytes), stream, nbytes)
         if not self._is_pinned(target):
             assert stream not in self._captures, "memory that is not pinned cannot be captured"
             self.wait(stream)  # the call returns when it is there
@@ -138,19 +142,30 @@ class EmulatedDevice:
         """Have a stream of this number."""
         self._tails[handle] = frozenset()
 
-    def put(self, name: str, work: Callable[[], None], stream: int) -> None:
+    def put(self, name: str, work: Callable[[], None], stream: int, nbytes: int = 0) -> None:
         """Put something on a stream, or into the graph that is being captured from it."""
         with self._lock:
             capture = self._captures.get(stream)
             if capture is not None:
-                made = Operation(len(capture.operations), name, work, capture.tails[stream])
+                made = Operation(len(capture.operations), name, work, capture.tails[stream], nbytes)
                 capture.operations.append(made)
                 capture.tails[stream] = frozenset([made])
             else:
-                self._tails[stream] = frozenset([self._issue(name, work, self._tails[stream])])
+                self._tails[stream] = frozenset([self.issue(name, work, self._tails[stream], nbytes)])
 
-    def _issue(self, name: str, work: Callable[[], None], after: frozenset[Operation]) -> Operation:
-        made = Operation(self.issued, name, work, after)
+    def issue(
+        self, name: str, work: Callable[[], None], after: frozenset[Operation], nbytes: int, node: int = 0
+    ) -> Operation:
+        """Put something behind others.
+
+        Args:
+            name: For people.
+            work: What it does.
+            after: The others.
+            nbytes: Of a copy.
+            node: Its number in a graph, from 1 on.
+        """
+        made = Operation(self.issued, name, work, after, nbytes)
         self.issued += 1
         self.pending.append(made)
         return made
@@ -234,8 +249,8 @@ class EmulatedDevice:
             self.replayed += 1
             start = self._tails[stream]
             made: dict[Operation, Operation] = {}
-            for o in graph:
-                made[o] = self._issue(o.name, o.work, frozenset(made[a] for a in o.after) or start)
+            for node, o in enumerate(graph, 1):
+                made[o] = self.issue(o.name, o.work, frozenset(made[a] for a in o.after) or start, o.nbytes, node)
             self._tails[stream] = frozenset(made.values()) or start
 
     def forget(self, graph: Any) -> None:

@@ -59,7 +59,7 @@ def test_every_order_gives_the_same(eager, proto, level, seed, apart):
     with pytest.MonkeyPatch.context() as patch:
         if apart:  # copies to the device are started apart from what is captured, piece by piece
             patch.setattr(parts, "_LARGE", 1)
-            patch.setattr(parts, "_PIECE", 20)
+            patch.setattr(parts, "PIECE", 20)
         every_order(eager, accord.load(proto, device="cuda", level=level), accord.load(proto, level=level), seed)
 
 

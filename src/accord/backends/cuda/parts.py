@@ -18,7 +18,7 @@ from accord.backends.cuda.driver import Device, Lanes
 from accord.backends.protocol import Array, Launch, Turn
 from accord.record import record
 
-__all__ = ["Copy", "Entry", "Part", "TransferCode"]
+__all__ = ["PIECE", "Copy", "Entry", "Part", "TransferCode"]
 
 #: Graphs that one part of a program keeps, by addresses of its operands.
 _GRAPHS: Final = 4
@@ -27,7 +27,7 @@ _REPEATS: Final = 2
 #: Bytes from which on a copy to the device is started apart, piece by piece: what is in front of it runs meanwhile.
 _LARGE: Final = 1 << 18
 #: Bytes of such a piece.
-_PIECE: Final = 1 << 20
+PIECE: Final = 1 << 20
 
 _move = ctypes.CDLL(None).memcpy  # other threads of Python run meanwhile
 _move.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -110,8 +110,8 @@ class Copy:
         source, target, staging = self._table.tolist()
         if source == target:
             return
-        for at in range(0, self._nbytes, _PIECE):
-            size = min(_PIECE, self._nbytes - at)
+        for at in range(0, self._nbytes, PIECE):
+            size = min(PIECE, self._nbytes - at)
             _move(staging + at, source + at, size)
             self._gpu.to_device(target + at, staging + at, size, stream)
 
