@@ -348,7 +348,7 @@ def device(ordinal: int = 0) -> Device:
 
 
 class Lanes:
-    """Streams that one run at a time uses.
+    """Streams that one run at a time uses; the device gets them back from a ``with``.
 
     Attributes:
         origin: Stream 0, of higher priority than the others.
@@ -372,32 +372,32 @@ class Lanes:
             self._gpu.record(self._mark, other)
             self._gpu.follow(stream, self._mark)
 
+    def __enter__(self) -> Lanes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._gpu.lost is None:  # what was started uses memory that others get next
+            self.wait()
+        self._gpu.idle.append(self)
+
     def wait(self) -> None:
         """Until everything on all of them is done."""
         for stream in (self.origin, *self._sides.values()):
             self._gpu.wait(stream)
 
 
-@contextmanager
-def borrowed(gpu: Device) -> Iterator[Lanes]:
-    """Streams that nobody else uses meanwhile; as many are kept as were ever used at the same time.
+def borrowed(gpu: Device) -> Lanes:
+    """Streams that nobody else uses while they are entered; as many are kept as were ever used at the same time.
 
     Raises:
         ExecutionError: the device was lost before.
     """
     gpu.enter()
     try:
-        lanes = gpu.idle.pop()
+        lanes: Lanes = gpu.idle.pop()
     except IndexError:
         lanes = Lanes(gpu)
-    try:
-        yield lanes
-    except BaseException:
-        if gpu.lost is None:  # what was started uses memory that others get next
-            lanes.wait()
-        raise
-    finally:
-        gpu.idle.append(lanes)
+    return lanes
 
 
 class DeviceMemory(Memory):

@@ -140,14 +140,18 @@ class Part:
         self._events = {a: gpu.event() for e in entries for a in e.turn.after if a in inside}
         self._ends = {s: gpu.event() for s in sorted({e.turn.stream for e in entries} - {0})}
         self._begin = gpu.event() if self._ends else 0
-        self._staged = [e.item for e in entries if isinstance(e.item, Copy) and e.item.inwards]
+        self._copies = [e.item for e in entries if isinstance(e.item, Copy)]
         #: The addresses of all operands; where those are that are the caller's, and what they are copied from or to.
         self._table = _joined([e.table for e in entries])
         starts = np.cumsum([0, *(len(e.table) for e in entries)])
         ways = [(int(at), e.item.inwards) for at, e in zip(starts, entries, strict=False) if isinstance(e.item, Copy)]
         self._callers = np.array([at + (not inwards) for at, inwards in ways], np.int64)
         self._copied = np.array([at + inwards for at, inwards in ways], np.int64)
-        #: Addresses of the last run, the runs with them, and their graph.
+        #: All addresses of the last run, and the copies that were to be done.
+        self._last = b""
+        self._inwards: list[Copy] = []
+        self._outwards: list[Copy] = []
+        #: Addresses that the device saw, the runs with them, and their graph.
         self._seen = b""
         self._times = 0
         self._graph: Any = None
@@ -160,28 +164,40 @@ class Part:
             origin: The stream on which it begins and ends.
             lanes: Streams for the rest; what is captured is on these alone.
         """
-        for copy in self._staged:
+        addresses = self._table.tobytes()
+        if addresses != self._last:  # comparing takes less than hashing
+            self._last = addresses
+            self._look_at(addresses)
+        for copy in self._inwards:
             copy.stage()
-        key = self._addresses()
-        if key != self._seen:  # comparing takes less than hashing
-            self._seen = key
-            self._times = 0
-            self._graph = self._graphs.get(key)
         if self._graph is None:
             self._times += 1
             if self._times <= _REPEATS or len(self._entries) < 2:
                 self._start_each(origin, lanes)
                 return
-            self._graph = self._captured(key, lanes)
+            self._graph = self._captured(lanes)
         self._gpu.replay(self._graph, origin)
 
-    def _addresses(self) -> bytes:
-        """All addresses that the device sees: of an array in the host's memory only that it is one."""
-        if not len(self._callers):
-            return self._table.tobytes()
-        seen = self._table.copy()
-        seen[self._callers] = seen[self._callers] == seen[self._copied]
-        return seen.tobytes()
+    def finish(self) -> None:
+        """Bring to the host's arrays what the device has copied."""
+        for copy in self._outwards:
+            copy.finish()
+
+    def _look_at(self, addresses: bytes) -> None:
+        """Find out what there is to do for other addresses than before."""
+        key = addresses
+        if self._copies:
+            todo = [c for c in self._copies if not c.is_idle]
+            self._inwards = [c for c in todo if c.inwards]
+            self._outwards = [c for c in todo if not c.inwards]
+            # of an array in the host's memory the device sees only that it is one
+            seen = self._table.copy()
+            seen[self._callers] = seen[self._callers] == seen[self._copied]
+            key = seen.tobytes()
+        if key != self._seen:
+            self._seen = key
+            self._times = 0
+            self._graph = self._graphs.get(key)
 
     def _start_each(self, origin: int, lanes: Lanes) -> None:
         gpu = self._gpu
@@ -202,10 +218,10 @@ class Part:
             gpu.record(event, streams[s])
             gpu.follow(origin, event)
 
-    def _captured(self, key: bytes, lanes: Lanes) -> Any:
+    def _captured(self, lanes: Lanes) -> Any:
         with self._gpu.capturing(lanes.origin) as made:
             self._start_each(lanes.origin, lanes)
-        self._graphs[key] = made[0]
+        self._graphs[self._seen] = made[0]
         if len(self._graphs) > _GRAPHS:
             self._gpu.forget(self._graphs.popitem(last=False)[1])
         return made[0]

@@ -166,6 +166,9 @@ class CudaProgram(Program):
         self._begin = gpu.event() if any(-1 in s.after for s in self._stages) else 0
         #: All of it, for callers whose memory leaves no large copy to do.
         self._whole: Part | None = None
+        self._parts = tuple(s.part for s in self._stages if isinstance(s.part, Part))
+        #: Those that the last run has started.
+        self._started = self._parts
 
     def __del__(self) -> None:
         for event in (self._begin, *(s.event for s in self._stages)):
@@ -217,7 +220,9 @@ class CudaProgram(Program):
             if self._whole is None:
                 self._whole = Part(gpu, self._entries)
             self._whole.start(origin, lanes)
+            self._started = (self._whole,)
             return
+        self._started = self._parts
         if self._begin:
             gpu.record(self._begin, origin)
         for stage in stages:
@@ -233,9 +238,11 @@ class CudaProgram(Program):
 
     def _finished(self) -> int:
         """Bring what was copied to the host to where it belongs, and see whether data was refused."""
-        for copy in self._copies:
-            if not copy.inwards:
-                copy.finish()
+        for part in self._started:
+            part.finish()
+        return self._refused()
+
+    def _refused(self) -> int:
         if not self._checked:
             return -1
         words = self._refusals.values
@@ -265,7 +272,10 @@ class CudaProgram(Program):
         seconds[:] = [gpu.seconds(a, b) for a, b in itertools.pairwise(events)]
         for event in events:
             gpu.forget_event(event)
-        return self._finished()
+        for copy in self._copies:
+            if not copy.inwards:
+                copy.finish()
+        return self._refused()
 
 
 def _stages(gpu: Device, entries: Sequence[Entry]) -> list[_Stage]:
