@@ -222,6 +222,7 @@ class Analyzer:
         stated: Where :meth:`Inference.agree` puts what it is told; None: nowhere.
         precision: What products may be rounded to that are asked for in float32: "float32" (nothing) or "bfloat16".
         choices: By name of a node, which of the alternatives of its kernel to take; others follow the rule.
+        device: What kind of device it is for; users' operators may be written differently for each.
     """
 
     def __init__(
@@ -244,6 +245,7 @@ class Analyzer:
         self.stated: list[Agreement] | None = None
         self.precision = "float32"
         self.choices: Mapping[str, str] = {}
+        self.device = "cpu"
 
     def infer_graph(self, nodes: Iterable[ir.Node]) -> None:
         """Write facts for all outputs of ``nodes``, which must be in topological order.
@@ -319,6 +321,7 @@ class Analyzer:
         )
         inner.stated = self.stated
         inner.precision = self.precision
+        inner.device = self.device
         for i, parameter in enumerate(function.inputs):
             inner.facts[parameter] = self.facts.get(call.inputs[i]) if i < len(call.inputs) else UNKNOWN
         inner.infer_graph(function)

@@ -65,6 +65,8 @@ class Executor:
         self._contents = [(k, s) for k, n in enumerate(names) if (s := content_symbol(n)) in plan.symbols]
         #: Whether steps find sizes out while they run, which they add to a run's symbols.
         self._late = any(s.late for s in plan.steps)
+        #: Bytes that a caller's memory must be aligned to, by the slot whose place it takes.
+        self._alignments = _alignments(plan)
         #: For each memory class that is returned, the output that owns the array; others of the class are copied.
         self._owners: dict[int, int] = {}
         for i in plan.outputs:
@@ -120,14 +122,20 @@ class Executor:
         """``inputs``; those in another memory that the plan does not read there as copies in the host's."""
         if not any(isinstance(v, DeviceArray) for v in inputs):
             return inputs
-        slots, lent = self.plan.slots, self.plan.lent
         found = []
         for i, v in zip(self.plan.inputs, inputs, strict=True):
-            stays = isinstance(v, DeviceArray) and i in lent and slots[lent[i]].space == v.space and self._free(i)
+            stays = isinstance(v, DeviceArray) and self._fits(i, v) and self._free(i)
             found.append(v.numpy() if isinstance(v, DeviceArray) and not stays else v)
         for memory in {id(v.memory): v.memory for v in found if isinstance(v, DeviceArray)}.values():
             memory.settle()
         return found
+
+    def _fits(self, slot: int, array: DeviceArray) -> bool:
+        """Whether the plan can have input or output ``slot`` where an array of the caller's is."""
+        far = self.plan.lent.get(slot)
+        if far is None or self.plan.slots[far].space != array.space:
+            return False
+        return array.address % self._alignments.get(far, 1) == 0
 
     def _free(self, slot: int) -> bool:
         """Whether nobody needs to know what is in an input."""
@@ -147,8 +155,9 @@ class Executor:
                 kernels.setdefault(step.placement.backend, []).append(step.kernel)
             elif isinstance(step.kernel, HostKernel):
                 step.kernel.prepare()
-        for backend, found in kernels.items():
-            self.backends[backend].prepare(found)
+        with self.device.active():
+            for backend, found in kernels.items():
+                self.backends[backend].prepare(found)
         self._upload()
         for child in self.children.values():
             child.prepare()
@@ -281,7 +290,8 @@ class Executor:
         if frame is None:
             self.prepare()
             constants = {i: b.address for i, b in self._uploaded.items()}
-            frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
+            with self.device.active():
+                frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
         if attach:
             frame.attach(arena)
             self._returned.limit = max(self._returned.limit, frame.returned_bytes * self._abreast)
@@ -330,11 +340,10 @@ class Executor:
     ) -> Any:
         """Where output ``root`` goes: what was given for it, if it can be there."""
         if isinstance(given, (DeviceArray, Memory)):
-            far = self.plan.lent.get(root)
-            if far is None or self.plan.slots[far].space != given.space:
+            if isinstance(given, Memory):
+                given = DeviceArray.empty(given, shape, dtype)
+            if not self._fits(root, given):
                 given = None
-            elif isinstance(given, Memory):
-                return DeviceArray.empty(given, shape, dtype)
         if given is not None and given.shape == shape:
             return given
         return np.zeros(shape, dtype) if self.device.zeros else self._returned.array(shape, dtype)
@@ -490,6 +499,17 @@ class Executor:
     def _laid_out(self, slot: int, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The array whose memory a kernel gets: row-major, unless the plan says how the value lies."""
         return value if self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
+
+
+def _alignments(plan: Plan) -> dict[int, int]:
+    """What kernels ask of the addresses of values that may be in a caller's memory."""
+    far = set(plan.lent.values())
+    found: dict[int, int] = {}
+    for step in plan.steps:
+        if isinstance(step.kernel, NativeKernel) and step.kernel.alignment > 1:
+            for root in {plan.slots[i].root for i in (*step.inputs, *step.outputs) if i >= 0} & far:
+                found[root] = max(found.get(root, 1), step.kernel.alignment)
+    return found
 
 
 def _no_memory(error: MemoryError) -> ExecutionError:

@@ -99,6 +99,14 @@ def compile_model(
         ModelError: the model is wrong.
         UnsupportedError: nothing can run it.
     """
+    chosen = backends_for(options.device, reference_only=options.reference)
+    with chosen[0].active():
+        return _compile_for(chosen, source, options, on_stage, decide)
+
+
+def _compile_for(
+    chosen: Sequence[Backend], source: Any, options: Options, on_stage: StageHook | None, decide: Decide | None
+) -> Compiled:
     seconds: dict[str, float] = {}
     start = time.perf_counter()
 
@@ -115,7 +123,6 @@ def compile_model(
     graphs = (model.graph, *(f.graph for f in model.functions.values()))
     operators = frozenset((n.domain, n.op_type) for g in graphs for n in ir.traversal.RecursiveGraphIterator(g))
     done("loaded", model, None)
-    chosen = backends_for(options.device, reference_only=options.reference)
     declared = declared_outputs(model)
     decisions: dict[Dim, int] = {}
 
@@ -129,8 +136,10 @@ def compile_model(
     analyzer = result.analyzer
     analyzer.precision = options.precision
     analyzer.choices = dict(options.choices or ())
+    analyzer.device = chosen[0].device
     check_operands(model, analyzer.facts, analyzer.opsets, declared)
     done("normalised", model, analyzer)
+    own = [b for b in chosen if b.device == chosen[0].device]
     manager = PassManager(
         model,
         analyzer,
@@ -138,8 +147,8 @@ def compile_model(
         stop_after=options.stop_after,
         fuses=lambda node: chosen[0].fuses(NodeView(node, analyzer)),
         joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
-        runs=lambda node: _runs(chosen, NodeView(node, analyzer)),
-        device=options.device,
+        runs=lambda node: _runs(own, NodeView(node, analyzer)),
+        device=chosen[0].device,
     )
     for phase in phases():
         manager.run_phase(phase.name, phase.rules, options.level, native=phase.native)

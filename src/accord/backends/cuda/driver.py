@@ -10,14 +10,15 @@ import ctypes
 import functools
 import importlib
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from accord.backends.memory import HOST, Block, Memory
+from accord.backends.memory import HOST, Block, Memory, MemoryFullError
 from accord.errors import BackendError, ExecutionError
 
-__all__ = ["Device", "DeviceMemory", "Function", "device"]
+__all__ = ["Device", "DeviceLostError", "DeviceMemory", "Function", "chosen", "device", "ordinal_of"]
 
 #: The oldest driver whose interface is used, as the driver tells it: CUDA 12.4.
 OLDEST_DRIVER: Final = 12040
@@ -28,6 +29,21 @@ _LOST: Final = frozenset(
     {"ILLEGAL_ADDRESS", "LAUNCH_FAILED", "HARDWARE_STACK_ERROR", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS"}
     | {"INVALID_ADDRESS_SPACE", "INVALID_PC", "ASSERT", "LAUNCH_TIMEOUT", "ECC_UNCORRECTABLE"}
 )
+
+
+#: What of a process's own work may have been running when the device was lost: kernels and nodes that are named.
+_MOST_NAMED: Final = 8
+
+
+class DeviceLostError(ExecutionError):
+    """A kernel failed in a way that ends all work of the process on its device."""
+
+
+class Work(Protocol):
+    """Kernels that are started together, for whom it may concern which of them failed."""
+
+    #: What was started and is not known to be done: users' kernels, then others, for people. Empty: nothing.
+    def suspects(self) -> tuple[list[str], list[str]]: ...
 
 
 @functools.cache
@@ -50,14 +66,16 @@ class Function:
 
     Attributes:
         handle: The driver's.
-        threads: Of a block.
+        block: Threads of a block, three axes.
         shared: Bytes of dynamic shared memory.
+        cluster: Blocks of a cluster.
     """
 
-    def __init__(self, handle: Any, threads: int, shared: int) -> None:
+    def __init__(self, handle: Any, block: tuple[int, int, int], shared: int, cluster: int = 1) -> None:
         self.handle = handle
-        self.threads = threads
+        self.block = block
         self.shared = shared
+        self.cluster = cluster
 
 
 class Device:
@@ -69,24 +87,15 @@ class Device:
         architecture: 90 for compute capability 9.0.
         processors: Multiprocessors.
         shared: Bytes of shared memory that a block may use.
+        space: The name of its memory.
     """
 
     def __init__(self, ordinal: int) -> None:
         driver = bindings()
         self.ordinal = ordinal
+        self.space = f"cuda:{ordinal}"
         self._driver = driver
-        try:
-            (status,) = driver.cuInit(0)
-        except Exception as error:  # the bindings raise their own error where there is no libcuda
-            raise BackendError(
-                f"there is no NVIDIA driver on this machine: {error}",
-                remedy="Install the driver, or run a container with --gpus all; `accord doctor` says more.",
-            ) from error
-        if int(status):
-            raise BackendError(
-                f"the NVIDIA driver cannot be used: {_text(status)}",
-                remedy="`nvidia-smi` must list a GPU here; `accord doctor` says more.",
-            )
+        _start(driver)
         version = self.call("cuDriverGetVersion")
         if version < OLDEST_DRIVER:
             raise BackendError(
@@ -97,11 +106,7 @@ class Device:
             )
         count = self.call("cuDeviceGetCount")
         if ordinal >= count:
-            raise BackendError(
-                f"there is no GPU number {ordinal}",
-                found=f"{count} GPUs (CUDA_VISIBLE_DEVICES hides others)",
-                remedy="Ask for device='cuda'." if count else "Run it where `nvidia-smi` shows a GPU.",
-            )
+            raise no_such_device(ordinal, count)
         handle = self.call("cuDeviceGet", ordinal)
         self.name = self.call("cuDeviceGetName", 96, handle).split(b"\0")[0].decode()
         attribute = driver.CUdevice_attribute
@@ -115,15 +120,18 @@ class Device:
                 f"GPU {ordinal} ({self.name}) is too old",
                 expected=f"compute capability {OLDEST[0]}.{OLDEST[1]} or newer",
                 found=f"{capability[0]}.{capability[1]}",
+                remedy="Ask for another GPU (device='cuda:1'), or for device='cpu'.",
             )
         self.architecture = 10 * capability[0] + capability[1]
         self.processors = of("MULTIPROCESSOR_COUNT")
         self.shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self._context = self.call("cuDevicePrimaryCtxRetain", handle)
         self._lock = threading.Lock()
-        self._functions: dict[tuple[bytes, str, int], Function] = {}
+        self._functions: dict[tuple[bytes, str, tuple[int, int, int], int], Function] = {}
         #: Why nothing can be run any more.
         self.lost: str | None = None
+        #: What runs on it, for when it is lost.
+        self.works: weakref.WeakSet[Work] = weakref.WeakSet()
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A function of the driver; its results.
@@ -141,15 +149,37 @@ class Device:
         kind = str(getattr(status, "name", status)).removeprefix("CUDA_ERROR_")
         if kind == "OUT_OF_MEMORY":
             raise MemoryError(f"the memory of GPU {self.ordinal} is full")
-        if kind in _LOST and self.lost is None:
-            self.lost = kind
-        if kind in _LOST or self.lost is not None:
-            raise ExecutionError(
-                f"GPU {self.ordinal} is lost to this process: {self.lost or kind} in a kernel",
-                remedy="A kernel read or wrote outside its memory, or ran for too long. Start the process again; "
-                "`compute-sanitizer` names the access, `accord op check` proves a user's kernel.",
-            )
+        self._note_loss(kind)
+        self._refuse_lost()
         raise ExecutionError(f"{name} failed: {_text(status)}")
+
+    def _note_loss(self, kind: str) -> None:
+        """Remember why nothing runs any more, and what was running then."""
+        if kind in _LOST and self.lost is None:
+            self.lost = _blame(kind, list(self.works))
+
+    def _refuse_lost(self) -> None:
+        if self.lost is not None:
+            raise DeviceLostError(
+                f"GPU {self.ordinal} is lost to this process: {self.lost}",
+                remedy="Start the process again. ACCORD_CUDA_BLOCKING=1 waits after each kernel and names the one that "
+                "fails, `compute-sanitizer` the access; `accord op check` proves a user's kernel.",
+            )
+
+    def release(self, name: str, *arguments: Any) -> None:
+        """Give something back from a destructor: never raises, and leaves the thread's current device as it is."""
+        if self.lost is not None:
+            return
+        driver = self._driver
+        try:
+            if int(driver.cuCtxPushCurrent(self._context)[0]):
+                return
+            (status, *_) = getattr(driver, name)(*arguments)
+            driver.cuCtxPopCurrent()
+            if int(status):
+                self._note_loss(_text(status))
+        except Exception:  # noqa: BLE001  while the interpreter ends, what this needs may be gone, and memory goes anyway
+            return
 
     def enter(self) -> None:
         """Make the device current in this thread.
@@ -157,11 +187,7 @@ class Device:
         Raises:
             ExecutionError: the device was lost before.
         """
-        if self.lost is not None:
-            raise ExecutionError(
-                f"GPU {self.ordinal} is lost to this process since a kernel failed ({self.lost})",
-                remedy="Start the process again.",
-            )
+        self._refuse_lost()
         self.call("cuCtxSetCurrent", self._context)
 
     # memory
@@ -173,13 +199,15 @@ class Device:
             MemoryError: there is not enough.
         """
         self.enter()
-        return int(self.call("cuMemAlloc", max(nbytes, 1)))
+        try:
+            return int(self.call("cuMemAlloc", max(nbytes, 1)))
+        except MemoryError as error:
+            free, total = self.call("cuMemGetInfo")
+            raise MemoryFullError(self.space, nbytes, int(free), int(total)) from error
 
     def free(self, address: int) -> None:
         """Give memory back; nothing may run on it any more."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuMemFree", address)
+        self.release("cuMemFree", address)
 
     def pinned(self, nbytes: int) -> int:
         """The address of new memory of the host that the device copies from and to without the driver's help."""
@@ -188,9 +216,7 @@ class Device:
 
     def free_pinned(self, address: int) -> None:
         """Give memory of :meth:`pinned` back."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuMemFreeHost", address)
+        self.release("cuMemFreeHost", address)
 
     def to_device(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy from the host. Memory of the host that is not pinned is read before the call returns."""
@@ -232,9 +258,7 @@ class Device:
 
     def forget(self, graph: Any) -> None:
         """Give a graph back."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuGraphExecDestroy", graph)
+        self.release("cuGraphExecDestroy", graph)
 
     # events
 
@@ -253,9 +277,9 @@ class Device:
 
     # kernels
 
-    def function(self, cubin: bytes, name: str, threads: int, shared: int) -> Function:
+    def function(self, cubin: bytes, name: str, block: tuple[int, int, int], shared: int, cluster: int = 1) -> Function:
         """A kernel of a cubin, loaded once."""
-        key = (cubin, name, shared)
+        key = (cubin, name, block, shared)
         with self._lock:
             found = self._functions.get(key)
             if found is None:
@@ -266,7 +290,7 @@ class Device:
                 if shared > 48 << 10:  # more than every architecture gives unasked
                     most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     self.call("cuFuncSetAttribute", handle, most, shared)
-                found = self._functions[key] = Function(handle, threads, shared)
+                found = self._functions[key] = Function(handle, block, shared, cluster)
             return found
 
     def launch(self, function: Function, grid: Sequence[int], parameters: int, stream: Any) -> None:
@@ -278,9 +302,77 @@ class Device:
             parameters: The address of an array of the addresses of its arguments.
             stream: Where.
         """
-        self.call(
-            "cuLaunchKernel", function.handle, *grid, function.threads, 1, 1, function.shared, stream, parameters, 0
+        if function.cluster > 1:
+            self._launch_clusters(function, grid, parameters, stream)
+            return
+        self.call("cuLaunchKernel", function.handle, *grid, *function.block, function.shared, stream, parameters, 0)
+
+    def _launch_clusters(self, function: Function, grid: Sequence[int], parameters: int, stream: Any) -> None:
+        driver = self._driver
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        dim = attribute.value.clusterDim
+        dim.x, dim.y, dim.z = function.cluster, 1, 1
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * function.cluster, grid[1], grid[2]
+        config.blockDimX, config.blockDimY, config.blockDimZ = function.block
+        config.sharedMemBytes, config.hStream = function.shared, stream
+        config.attrs, config.numAttrs = [attribute], 1
+        self.call("cuLaunchKernelEx", config, function.handle, parameters, 0)
+
+
+def _start(driver: Any) -> None:
+    """Have the driver ready.
+
+    Raises:
+        BackendError: there is none, or it cannot be used.
+    """
+    try:
+        (status,) = driver.cuInit(0)
+    except Exception as error:  # the bindings raise their own error where there is no libcuda
+        raise BackendError(
+            f"there is no NVIDIA driver on this machine: {error}",
+            remedy="Install the driver, or run a container with --gpus all; `accord doctor` says more.",
+        ) from error
+    if int(status):
+        raise BackendError(
+            f"the NVIDIA driver cannot be used: {_text(status)}",
+            remedy="`nvidia-smi` must list a GPU here; `accord doctor` says more.",
         )
+
+
+def _blame(kind: str, works: Sequence[Work]) -> str:
+    """What may have failed, for people: the kernels that were started and not known to be done."""
+    own, others = [], []
+    for work in works:
+        mine, rest = work.suspects()
+        own += mine
+        others += rest
+    every = [*own, *others]
+    what = kind.replace("_", " ").lower()
+    if not every:
+        return f"{what} in a kernel that is none of Accord's"
+    if len(every) == 1:
+        return f"{what} in {every[0]}"
+    named = "; ".join(every[:_MOST_NAMED])
+    more = len(every) - _MOST_NAMED
+    return f"{what} in one of {len(every)} kernels, users' first: {named}{f'; and {more} more' if more > 0 else ''}"
+
+
+def no_such_device(ordinal: int, count: int) -> BackendError:
+    """The error for a number where there are ``count`` GPUs."""
+    if not count:
+        return BackendError(
+            "there is no GPU here",
+            found="CUDA_VISIBLE_DEVICES may hide it",
+            remedy="Run it where `nvidia-smi` shows a GPU.",
+        )
+    return BackendError(
+        f"there is no GPU number {ordinal}",
+        expected="0" if count == 1 else f"0 to {count - 1}",
+        found=f"{count} GPU{'' if count == 1 else 's'} (CUDA_VISIBLE_DEVICES may hide others)",
+        remedy="Ask for device='cuda'." if count == 1 else f"Ask for device='cuda:0' to 'cuda:{count - 1}'.",
+    )
 
 
 def _text(status: Any) -> str:
@@ -291,14 +383,45 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-@functools.cache
-def device(ordinal: int = 0) -> Device:
-    """The GPU of this number.
+_CHOSEN = threading.local()
+
+
+@contextmanager
+def chosen(ordinal: int) -> Iterator[None]:
+    """What this thread compiles and lays out inside is for the GPU of this number."""
+    before = getattr(_CHOSEN, "ordinal", 0)
+    _CHOSEN.ordinal = ordinal
+    try:
+        yield
+    finally:
+        _CHOSEN.ordinal = before
+
+
+def device(ordinal: int | None = None) -> Device:
+    """The GPU of a number; without one, that which was :func:`chosen`, else the first.
 
     Raises:
         BackendError: there is none, no driver, or one that is too old.
     """
+    return _device(getattr(_CHOSEN, "ordinal", 0) if ordinal is None else ordinal)
+
+
+@functools.cache
+def _device(ordinal: int) -> Device:
     return Device(ordinal)
+
+
+def ordinal_of(address: int) -> int:
+    """The number of the GPU in whose memory an address is; 0 where the driver does not know it.
+
+    Raises:
+        BackendError: there is no driver.
+    """
+    driver = bindings()
+    _start(driver)
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    status, number = driver.cuPointerGetAttribute(attribute, address)
+    return 0 if int(status) else int(number)
 
 
 class DeviceMemory(Memory):
@@ -351,8 +474,16 @@ class _DeviceBlock(Block):
         self._gpu.free(self.address)
 
 
-def argument_array(count: int) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p]]:
-    """Room for ``count`` arguments of up to 8 bytes each, and the array of their addresses."""
+def argument_array(
+    count: int, order: Sequence[int] | None = None
+) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p]]:
+    """Room for ``count`` arguments of up to 8 bytes each, and the array of their addresses.
+
+    Args:
+        count: Arguments.
+        order: Numbers of the arguments in the order of the kernel's parameters; None: as they are.
+    """
     values = (ctypes.c_int64 * max(count, 1))()
     base = ctypes.addressof(values)
-    return values, (ctypes.c_void_p * max(count, 1))(*(base + 8 * i for i in range(max(count, 1))))
+    chosen_order = range(max(count, 1)) if order is None else order
+    return values, (ctypes.c_void_p * max(len(chosen_order), 1))(*(base + 8 * i for i in chosen_order))

@@ -14,6 +14,10 @@ DTYPES = {"float32": F, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "
 FLOATS = ("float32", "float16", "bfloat16")
 
 
+#: Relative to the greatest magnitude of an output: a few roundings of what is stored, or of long sums in float32.
+CLOSE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2, "int8": 0}
+
+
 class Draw:
     """Random arrays of one type."""
 
@@ -330,3 +334,18 @@ def calls(operator: str, dtype: str) -> Iterator[Call]:
         if isinstance(first, tuple):  # of a sequence; a cell sees one step
             inputs = [draw(*(first if operator == "lstm" else first[1:])), *inputs[1:]]  # noqa: PLW2901
         yield inputs, attributes
+
+
+def wanted(operator, inputs, attributes):
+    with np.errstate(all="ignore"):
+        result = operator(*inputs, **attributes)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def agree(out, exact, close, what):
+    if exact.dtype.kind in "iu":
+        np.testing.assert_array_equal(out, exact, what)
+        return
+    a, b = out.astype(np.float64), exact.astype(np.float64)
+    top = np.abs(b[np.isfinite(b)]).max(initial=1e-3)
+    np.testing.assert_allclose(a, b, rtol=close, atol=close * top, err_msg=what)
