@@ -17,6 +17,7 @@ import numpy as np
 from accord.backends.cuda import driver, program
 from accord.backends.cuda.code import CudaLaunch, KernelText, function_of
 from accord.backends.cuda.declared import DeclaredCode
+from accord.backends.cuda.loss import Losable
 from accord.backends.memory import MemoryFullError
 from accord.kernels.interpreter import interpret
 from accord.kernels.launch import Memory
@@ -31,23 +32,26 @@ NAMES = {
 _INTERPRETER = threading.Lock()
 
 
-class EmulatedDevice:
+class EmulatedDevice(Losable):
     """See the module's text; what it starts is done when the call returns."""
 
-    name, architecture, processors, shared, lost = "emulated", 80, 4, 100 << 10, None
+    name, architecture, processors, shared = "emulated", 80, 4, 100 << 10
 
     def __init__(self, ordinal: int = 0) -> None:
-        self.ordinal, self.space = ordinal, f"cuda:{ordinal}"
+        super().__init__(ordinal)
+        self.space = f"cuda:{ordinal}"
         self.blocks: dict[int, np.ndarray] = {}
         self.started: list[str] = []
         self.replayed = 0
-        self.works: set = set()
+        #: Kernels, by name, that read where there is no memory; it is noticed when somebody waits.
+        self.failing: set[str] = set()
+        self._failed = False
         #: Bytes of its memory.
         self.total = 1 << 40
         self._local = threading.local()
 
     def enter(self) -> None:
-        pass
+        self.refuse_lost()
 
     def allocate(self, nbytes: int) -> int:
         used = sum(b.nbytes - 512 for b in self.blocks.values())
@@ -76,7 +80,14 @@ class EmulatedDevice:
         return SimpleNamespace()
 
     def wait(self, stream: Any) -> None:
-        pass
+        if self._failed:
+            self.note_loss("ILLEGAL_ADDRESS")
+        self.refuse_lost()
+
+    def start(self, name: str) -> None:
+        """Note that a kernel is started."""
+        self.started.append(name)
+        self._failed |= name in self.failing
 
     @contextmanager
     def capturing(self, stream: Any):
@@ -184,7 +195,7 @@ class EmulatedKernel:
         return arguments
 
     def _run(self, function: Any, arguments: dict[str, Any]) -> None:
-        self.gpu.started.append(self.code.symbol)
+        self.gpu.start(self.code.symbol)
         with _INTERPRETER:
             interpret(function, arguments, self.launch.grid, self.code.symbol)
 

@@ -6,6 +6,7 @@ the same time, and the frames of sizes that have not been used for long are drop
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block, DeviceArray, Memory
+from accord.backends.memory import HOST, Block, DeviceArray, Memory, MemoryFullError
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
@@ -30,6 +31,8 @@ __all__ = ["Executor"]
 
 #: Frames kept for sizes that were used lately: half a kilobyte a step each. Making one takes longer than a small run.
 MAX_FRAMES = 512
+#: Tensors that an error about memory names.
+_MOST_NAMED = 3
 #: Sets of input shapes whose sizes are remembered.
 MAX_SHAPES = 1024
 
@@ -109,11 +112,11 @@ class Executor:
         try:
             frame, arena = self._borrow(key)
         except MemoryError as error:
-            raise _no_memory(error) from error
+            raise self._no_memory(error, key) from error
         try:
             return self._run(frame, arena, inputs, env, into or {})
         except MemoryError as error:
-            raise _no_memory(error) from error
+            raise self._no_memory(error, key) from error
         finally:
             frame.release()
             self._give_back(frame, arena)
@@ -168,8 +171,39 @@ class Executor:
         memories = {b.memory.space: b.memory for b in self.backends.values() if b.memory is not None}
         for i, array in self.plan.constants.items():
             space = self.plan.slots[i].space
-            if space != HOST:
+            if space == HOST:
+                continue
+            try:
                 self._uploaded[i] = memories[space].upload(array)
+            except MemoryError as error:
+                self._uploaded.clear()
+                there = {j: a.shape for j, a in self.plan.constants.items() if self.plan.slots[j].space == space}
+                raise ExecutionError(
+                    "there was not enough memory for the model's constants",
+                    found=f"{error}; the largest are {self._largest(there)}",
+                    remedy="Load it for a device with more memory, or free some (`trim` of other models and sessions).",
+                ) from error
+
+    def _no_memory(self, error: MemoryError, key: tuple[int, ...]) -> ExecutionError:
+        """The error for a run that needs more memory than there is: what was asked, and what takes most."""
+        failure = _no_memory(error)
+        space = error.space if isinstance(error, MemoryFullError) else HOST
+        slots = self.plan.slots
+        shapes = {
+            i: shape
+            for i, shape in self.plan.sizes(key).shapes.items()
+            if slots[i].root == i and slots[i].space == space and slots[i].storage is not Storage.CONSTANT
+        }
+        if shapes:
+            failure.found = f"{failure.found or 'no memory'}; the largest tensors are {self._largest(shapes)}"
+        return failure
+
+    def _largest(self, shapes: Mapping[int, tuple[int, ...]]) -> str:
+        """The slots that take most memory, for people."""
+        slots = self.plan.slots
+        nbytes = {i: math.prod(n) * d.itemsize for i, n in shapes.items() if (d := slots[i].dtype) is not None}
+        first = sorted(nbytes, key=lambda i: -nbytes[i])[:_MOST_NAMED]
+        return ", ".join(f"'{slots[i].name}' {slots[i].dtype}{list(shapes[i])} of {nbytes[i]:,} bytes" for i in first)
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
         """The frame for these sizes and its arena's size in bytes; nothing is run."""
@@ -293,7 +327,11 @@ class Executor:
             with self.device.active():
                 frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
         if attach:
-            frame.attach(arena)
+            try:
+                frame.attach(arena)
+            except MemoryError:
+                self.trim()  # what is kept for other sizes is worth less than this run
+                frame.attach(arena)
             self._returned.limit = max(self._returned.limit, frame.returned_bytes * self._abreast)
         return frame, arena
 

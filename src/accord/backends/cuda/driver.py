@@ -10,40 +10,20 @@ import ctypes
 import functools
 import importlib
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from accord.backends.cuda.loss import Losable
 from accord.backends.memory import HOST, Block, Memory, MemoryFullError
 from accord.errors import BackendError, ExecutionError
 
-__all__ = ["Device", "DeviceLostError", "DeviceMemory", "Function", "chosen", "device", "ordinal_of"]
+__all__ = ["Device", "DeviceMemory", "Function", "chosen", "device", "ordinal_of"]
 
 #: The oldest driver whose interface is used, as the driver tells it: CUDA 12.4.
 OLDEST_DRIVER: Final = 12040
 #: The oldest compute capability that kernels are generated for.
 OLDEST: Final = (7, 5)
-#: After these the context is lost: every later call fails too.
-_LOST: Final = frozenset(
-    {"ILLEGAL_ADDRESS", "LAUNCH_FAILED", "HARDWARE_STACK_ERROR", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS"}
-    | {"INVALID_ADDRESS_SPACE", "INVALID_PC", "ASSERT", "LAUNCH_TIMEOUT", "ECC_UNCORRECTABLE"}
-)
-
-
-#: What of a process's own work may have been running when the device was lost: kernels and nodes that are named.
-_MOST_NAMED: Final = 8
-
-
-class DeviceLostError(ExecutionError):
-    """A kernel failed in a way that ends all work of the process on its device."""
-
-
-class Work(Protocol):
-    """Kernels that are started together, for whom it may concern which of them failed."""
-
-    #: What was started and is not known to be done: users' kernels, then others, for people. Empty: nothing.
-    def suspects(self) -> tuple[list[str], list[str]]: ...
 
 
 @functools.cache
@@ -78,7 +58,7 @@ class Function:
         self.cluster = cluster
 
 
-class Device:
+class Device(Losable):
     """A GPU.
 
     Attributes:
@@ -91,8 +71,8 @@ class Device:
     """
 
     def __init__(self, ordinal: int) -> None:
+        super().__init__(ordinal)
         driver = bindings()
-        self.ordinal = ordinal
         self.space = f"cuda:{ordinal}"
         self._driver = driver
         _start(driver)
@@ -128,10 +108,6 @@ class Device:
         self._context = self.call("cuDevicePrimaryCtxRetain", handle)
         self._lock = threading.Lock()
         self._functions: dict[tuple[bytes, str, tuple[int, int, int], int], Function] = {}
-        #: Why nothing can be run any more.
-        self.lost: str | None = None
-        #: What runs on it, for when it is lost.
-        self.works: weakref.WeakSet[Work] = weakref.WeakSet()
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A function of the driver; its results.
@@ -149,22 +125,9 @@ class Device:
         kind = str(getattr(status, "name", status)).removeprefix("CUDA_ERROR_")
         if kind == "OUT_OF_MEMORY":
             raise MemoryError(f"the memory of GPU {self.ordinal} is full")
-        self._note_loss(kind)
-        self._refuse_lost()
+        self.note_loss(kind)
+        self.refuse_lost()
         raise ExecutionError(f"{name} failed: {_text(status)}")
-
-    def _note_loss(self, kind: str) -> None:
-        """Remember why nothing runs any more, and what was running then."""
-        if kind in _LOST and self.lost is None:
-            self.lost = _blame(kind, list(self.works))
-
-    def _refuse_lost(self) -> None:
-        if self.lost is not None:
-            raise DeviceLostError(
-                f"GPU {self.ordinal} is lost to this process: {self.lost}",
-                remedy="Start the process again. ACCORD_CUDA_BLOCKING=1 waits after each kernel and names the one that "
-                "fails, `compute-sanitizer` the access; `accord op check` proves a user's kernel.",
-            )
 
     def release(self, name: str, *arguments: Any) -> None:
         """Give something back from a destructor: never raises, and leaves the thread's current device as it is."""
@@ -177,7 +140,7 @@ class Device:
             (status, *_) = getattr(driver, name)(*arguments)
             driver.cuCtxPopCurrent()
             if int(status):
-                self._note_loss(_text(status))
+                self.note_loss(_text(status))
         except Exception:  # noqa: BLE001  while the interpreter ends, what this needs may be gone, and memory goes anyway
             return
 
@@ -187,7 +150,7 @@ class Device:
         Raises:
             ExecutionError: the device was lost before.
         """
-        self._refuse_lost()
+        self.refuse_lost()
         self.call("cuCtxSetCurrent", self._context)
 
     # memory
@@ -339,24 +302,6 @@ def _start(driver: Any) -> None:
             f"the NVIDIA driver cannot be used: {_text(status)}",
             remedy="`nvidia-smi` must list a GPU here; `accord doctor` says more.",
         )
-
-
-def _blame(kind: str, works: Sequence[Work]) -> str:
-    """What may have failed, for people: the kernels that were started and not known to be done."""
-    own, others = [], []
-    for work in works:
-        mine, rest = work.suspects()
-        own += mine
-        others += rest
-    every = [*own, *others]
-    what = kind.replace("_", " ").lower()
-    if not every:
-        return f"{what} in a kernel that is none of Accord's"
-    if len(every) == 1:
-        return f"{what} in {every[0]}"
-    named = "; ".join(every[:_MOST_NAMED])
-    more = len(every) - _MOST_NAMED
-    return f"{what} in one of {len(every)} kernels, users' first: {named}{f'; and {more} more' if more > 0 else ''}"
 
 
 def no_such_device(ordinal: int, count: int) -> BackendError:
