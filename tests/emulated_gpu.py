@@ -204,6 +204,7 @@ def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
     """Have the backend meet emulated GPUs; the first of them is returned, :data:`DEVICES` has all."""
     DEVICES[:] = [EmulatedDevice(k) for k in range(count)]
     patch(driver, "_device", _numbered)
+    patch(driver, "ordinal_of", _owner)
     patch(program, "_Kernel", EmulatedKernel)
     from accord.backends.cuda import CudaBackend
 
@@ -214,6 +215,13 @@ def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
 
 
 DEVICES: list[EmulatedDevice] = []
+
+
+def _owner(address: int) -> int:
+    for gpu in DEVICES:
+        if any(b.ctypes.data <= address < b.ctypes.data + b.nbytes for b in gpu.blocks.values()):
+            return gpu.ordinal
+    return 0
 
 
 def _numbered(ordinal: int) -> EmulatedDevice:

@@ -312,6 +312,11 @@ class Backend(ABC):
             )
         return self
 
+    def memory_at(self, address: int) -> Memory | None:
+        """The memory of a device of this kind in which an address is."""
+        del address
+        return self.memory
+
     def active(self) -> AbstractContextManager[None]:
         """What is compiled and laid out inside is for this backend's device."""
         return nullcontext()

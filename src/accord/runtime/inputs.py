@@ -160,9 +160,10 @@ def device_array(name: str, value: Any) -> DeviceArray:
             found=f"shape {shape} with strides {tuple(strides)}",
             remedy="Make it contiguous (`x.contiguous()` in PyTorch).",
         )
-    memory = backend.memory
+    address = int(facts["data"][0] or 0)
+    memory = backend.memory_at(address)
     assert memory is not None
-    return DeviceArray(memory, int(facts["data"][0] or 0), shape, dtype, value)
+    return DeviceArray(memory, address, shape, dtype, value)
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

@@ -72,6 +72,12 @@ class CudaBackend(Backend):
         """The backend of another GPU."""
         return self if number == self.ordinal else self._others.setdefault(number, CudaBackend(number))
 
+    def memory_at(self, address: int) -> DeviceMemory:
+        """That of the GPU that has the address."""
+        from accord.backends.cuda.driver import ordinal_of
+
+        return self.numbered(ordinal_of(address)).memory
+
     def active(self) -> AbstractContextManager[None]:
         """Properties of a GPU that kernels are chosen by are this one's."""
         from accord.backends.cuda.driver import chosen
@@ -207,17 +213,25 @@ def _for_the_host(view: NodeView) -> Reason | None:
 
 @functools.cache
 def _missing_package() -> str | None:
-    """What has to be installed with pip; looking for it imports nothing but namespaces."""
-    import importlib.util
-
+    """What has to be installed with pip; looking for it imports nothing."""
     for package, module in (("cuda-bindings", "cuda.bindings"), ("triton", "triton")):
-        try:
-            found = importlib.util.find_spec(module)
-        except ModuleNotFoundError:  # not even its namespace is there
-            found = None
-        if found is None:
+        if not _is_installed(module):
             return package
     return None
+
+
+def _is_installed(module: str) -> bool:
+    import importlib.machinery
+    import importlib.util
+
+    package, _, part = module.partition(".")
+    try:
+        found = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return False
+    if found is None or not part:
+        return found is not None
+    return importlib.machinery.PathFinder.find_spec(module, found.submodule_search_locations) is not None
 
 
 @functools.cache

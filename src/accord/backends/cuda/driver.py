@@ -18,7 +18,7 @@ from accord.backends.cuda.loss import Losable
 from accord.backends.memory import HOST, Block, Memory, MemoryFullError
 from accord.errors import BackendError, ExecutionError
 
-__all__ = ["Device", "DeviceMemory", "Function", "chosen", "device", "ordinal_of"]
+__all__ = ["Device", "DeviceMemory", "Function", "chosen", "count", "device", "ordinal_of"]
 
 #: The oldest driver whose interface is used, as the driver tells it: CUDA 12.4.
 OLDEST_DRIVER: Final = 12040
@@ -84,9 +84,8 @@ class Device(Losable):
                 found=f"CUDA {_version(version)}",
                 remedy="Update the driver.",
             )
-        count = self.call("cuDeviceGetCount")
-        if ordinal >= count:
-            raise no_such_device(ordinal, count)
+        if ordinal >= count():
+            raise no_such_device(ordinal, count())
         handle = self.call("cuDeviceGet", ordinal)
         self.name = self.call("cuDeviceGetName", 96, handle).split(b"\0")[0].decode()
         attribute = driver.CUdevice_attribute
@@ -106,7 +105,7 @@ class Device(Losable):
         self.processors = of("MULTIPROCESSOR_COUNT")
         self.shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self._context = self.call("cuDevicePrimaryCtxRetain", handle)
-        self._lock = threading.Lock()
+        self._loading = threading.Lock()
         self._functions: dict[tuple[bytes, str, tuple[int, int, int], int], Function] = {}
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -243,7 +242,7 @@ class Device(Losable):
     def function(self, cubin: bytes, name: str, block: tuple[int, int, int], shared: int, cluster: int = 1) -> Function:
         """A kernel of a cubin, loaded once."""
         key = (cubin, name, block, shared)
-        with self._lock:
+        with self._loading:
             found = self._functions.get(key)
             if found is None:
                 self.enter()
@@ -304,9 +303,9 @@ def _start(driver: Any) -> None:
         )
 
 
-def no_such_device(ordinal: int, count: int) -> BackendError:
-    """The error for a number where there are ``count`` GPUs."""
-    if not count:
+def no_such_device(ordinal: int, there: int) -> BackendError:
+    """The error for a number where there are ``there`` GPUs."""
+    if not there:
         return BackendError(
             "there is no GPU here",
             found="CUDA_VISIBLE_DEVICES may hide it",
@@ -314,9 +313,9 @@ def no_such_device(ordinal: int, count: int) -> BackendError:
         )
     return BackendError(
         f"there is no GPU number {ordinal}",
-        expected="0" if count == 1 else f"0 to {count - 1}",
-        found=f"{count} GPU{'' if count == 1 else 's'} (CUDA_VISIBLE_DEVICES may hide others)",
-        remedy="Ask for device='cuda'." if count == 1 else f"Ask for device='cuda:0' to 'cuda:{count - 1}'.",
+        expected="0" if there == 1 else f"0 to {there - 1}",
+        found=f"{there} GPU{'' if there == 1 else 's'} (CUDA_VISIBLE_DEVICES may hide others)",
+        remedy="Ask for device='cuda'." if there == 1 else f"Ask for device='cuda:0' to 'cuda:{there - 1}'.",
     )
 
 
@@ -356,14 +355,28 @@ def _device(ordinal: int) -> Device:
     return Device(ordinal)
 
 
-def ordinal_of(address: int) -> int:
-    """The number of the GPU in whose memory an address is; 0 where the driver does not know it.
+@functools.cache
+def count() -> int:
+    """GPUs that the process sees.
 
     Raises:
         BackendError: there is no driver.
     """
     driver = bindings()
     _start(driver)
+    status, found = driver.cuDeviceGetCount()
+    return 0 if int(status) else int(found)
+
+
+def ordinal_of(address: int) -> int:
+    """The number of the GPU in whose memory an address is; 0 where the driver does not know it.
+
+    Raises:
+        BackendError: there is no driver.
+    """
+    if count() < 2:
+        return 0
+    driver = bindings()
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     status, number = driver.cuPointerGetAttribute(attribute, address)
     return 0 if int(status) else int(number)

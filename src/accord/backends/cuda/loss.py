@@ -6,6 +6,7 @@ be running, and the error names those: one, where it was waited for before and a
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -44,18 +45,25 @@ class Losable:
     Attributes:
         ordinal: Its number.
         lost: Why nothing can be run any more; None: it can.
-        works: What may be running.
     """
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
         self.lost: str | None = None
-        self.works: weakref.WeakSet[Work] = weakref.WeakSet()
+        self._works: weakref.WeakSet[Work] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def watch(self, work: Work) -> None:
+        """Ask this one too, if the device is lost."""
+        with self._lock:
+            self._works.add(work)
 
     def note_loss(self, kind: str) -> None:
         """Remember what was running, if an error of the driver is one after which nothing runs any more."""
         if kind in _FATAL and self.lost is None:
-            self.lost = _blame(kind, list(self.works))
+            with self._lock:
+                works = list(self._works)
+            self.lost = _blame(kind, works)
 
     def refuse_lost(self) -> None:
         """See that the device is there.

@@ -220,7 +220,7 @@ class CudaProgram(Program):
         self.all = range(len(launches))
         self._codes = [phase.code for phase, _ in launches]
         gpu.enter()
-        gpu.works.add(self)
+        gpu.watch(self)
         self._stream = gpu.stream()
         self._singles: list[_Kernel | _Copy] = []
         self._parts: list[_Part | _Copy] = []
