@@ -12,9 +12,8 @@ import triton.language as tl
 
 import accord
 from accord.backends.cuda import program
-from accord.backends.cuda.loss import DeviceLostError
 from accord.contract.code import TritonCode
-from accord.errors import ExecutionError
+from accord.errors import DeviceLostError, ExecutionError
 from builders import model, node
 
 Tensor = accord.Tensor

@@ -42,9 +42,12 @@ def _devices() -> list[str]:
 
 def has_device(device: str) -> bool:
     """True if an installed backend serves ``device``, such as "cuda" or "cuda:1"."""
-    from accord.backends.discovery import device_number
+    from accord.backends.discovery import backends_for, device_number
 
-    return device_number(device)[0] in _devices()
+    try:
+        return device_number(device)[0] in _devices() and bool(backends_for(device))
+    except BackendError:
+        return False
 
 
 def _names(device: str) -> list[str]:

@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from accord.errors import ExecutionError
+from accord.errors import DeviceLostError
 
-__all__ = ["DeviceLostError", "Losable", "Work"]
+__all__ = ["Losable", "Work"]
 
 #: After these every later call fails too.
 _FATAL: Final = frozenset(
@@ -22,10 +22,6 @@ _FATAL: Final = frozenset(
 )
 #: Candidates that an error names.
 _MOST_NAMED: Final = 8
-
-
-class DeviceLostError(ExecutionError):
-    """A kernel failed, and with it all that the process has on its device."""
 
 
 class Work(Protocol):
