@@ -63,6 +63,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
+    kind, _, device_id = options.device.partition(":")
     m = accord.load(model(), device=options.device)
     rng = np.random.default_rng(1)
     feeds = [rng.standard_normal((n, CHANNELS)).astype(np.float32) for n in SIZES]
@@ -73,9 +74,7 @@ def main() -> int:
 
     def work(number: int) -> None:
         own = np.random.default_rng(number)
-        far = (
-            [accord.OrtValue.ortvalue_from_numpy(x, "cuda").value for x in feeds] if "cuda" in options.device else feeds
-        )
+        far = [accord.OrtValue.ortvalue_from_numpy(x, kind, int(device_id or 0)).value for x in feeds]
         try:
             while time.monotonic() < end and not faults:
                 k = int(own.integers(len(feeds)))
