@@ -7,7 +7,6 @@ the same time, and the frames of sizes that have not been used for long are drop
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block, DeviceArray, Memory, MemoryFullError
+from accord.backends.memory import HOST, Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
@@ -27,14 +26,13 @@ from accord.runtime.binding import Binding
 from accord.runtime.frame import Arena, Frame, Segment, disagreement, orders_for
 from accord.runtime.growth import refuse_growth
 from accord.runtime.returned import ReturnedMemory
+from accord.runtime.shortage import no_memory, no_memory_for_constants, no_memory_for_run
 from accord.runtime.watch import WATCH, Running
 
 __all__ = ["Executor"]
 
 #: Frames kept for sizes that were used lately: half a kilobyte a step each. Making one takes longer than a small run.
 MAX_FRAMES = 512
-#: Tensors that an error about memory names.
-_MOST_NAMED = 3
 #: Sets of input shapes whose sizes are remembered.
 MAX_SHAPES = 1024
 
@@ -74,8 +72,6 @@ class Executor:
         ]
         #: Whether steps find sizes out while they run, which they add to a run's symbols.
         self._late = any(s.late for s in plan.steps)
-        #: Bytes that a caller's memory must be aligned to, by the slot whose place it takes.
-        self._alignments = _alignments(plan)
         #: For each memory class that is returned, the output that owns the array; others of the class are copied.
         self._owners: dict[int, int] = {}
         for i in plan.outputs:
@@ -171,7 +167,7 @@ class Executor:
                 frame.release()
                 self._give_back(frame, arena)
         except MemoryError as error:
-            raise self._no_memory(error, key) from error
+            raise no_memory_for_run(error, self.plan, key) from error
 
     def _near(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """``inputs``; those in another memory that the plan does not read there as copies in the host's."""
@@ -195,7 +191,7 @@ class Executor:
         far = self.plan.lent.get(slot)
         if far is None or self.plan.slots[far].space != array.space:
             return False
-        return array.address % self._alignments.get(far, 1) == 0
+        return array.address % self.plan.alignments.get(far, 1) == 0
 
     def _free(self, slot: int) -> bool:
         """Whether nobody needs to know what is in an input."""
@@ -234,33 +230,7 @@ class Executor:
                 self._uploaded[i] = memories[space].upload(array)
             except MemoryError as error:
                 self._uploaded.clear()
-                there = {j: a.shape for j, a in self.plan.constants.items() if self.plan.slots[j].space == space}
-                raise ExecutionError(
-                    "there was not enough memory for the model's constants",
-                    found=f"{error}; the largest are {self._largest(there)}",
-                    remedy="Load it for a device with more memory, or free some (`trim` of other models and sessions).",
-                ) from error
-
-    def _no_memory(self, error: MemoryError, key: tuple[int, ...]) -> ExecutionError:
-        """The error for a run that needs more memory than there is: what was asked, and what takes most."""
-        failure = _no_memory(error)
-        space = error.space if isinstance(error, MemoryFullError) else HOST
-        slots = self.plan.slots
-        shapes = {
-            i: shape
-            for i, shape in self.plan.sizes(key).shapes.items()
-            if slots[i].root == i and slots[i].space == space and slots[i].storage is not Storage.CONSTANT
-        }
-        if shapes:
-            failure.found = f"{failure.found or 'no memory'}; the largest tensors are {self._largest(shapes)}"
-        return failure
-
-    def _largest(self, shapes: Mapping[int, tuple[int, ...]]) -> str:
-        """The slots that take most memory, for people."""
-        slots = self.plan.slots
-        nbytes = {i: math.prod(n) * d.itemsize for i, n in shapes.items() if (d := slots[i].dtype) is not None}
-        first = sorted(nbytes, key=lambda i: -nbytes[i])[:_MOST_NAMED]
-        return ", ".join(f"'{slots[i].name}' {slots[i].dtype}{list(shapes[i])} of {nbytes[i]:,} bytes" for i in first)
+                raise no_memory_for_constants(error, self.plan, space) from error
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
         """The frame for these sizes and its arena's size in bytes; nothing is run."""
@@ -502,7 +472,7 @@ class Executor:
                 error.node, error.op = placement.node, placement.op
             raise
         except MemoryError as error:
-            failure = _no_memory(error)
+            failure = no_memory(error)
             failure.node, failure.op = placement.node, placement.op
             raise failure from error
         except Exception as error:
@@ -595,25 +565,6 @@ class Executor:
     def _laid_out(self, slot: int, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The array whose memory a kernel gets: row-major, unless the plan says how the value lies."""
         return value if self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
-
-
-def _alignments(plan: Plan) -> dict[int, int]:
-    """What kernels ask of the addresses of values that may be in a caller's memory."""
-    far = set(plan.lent.values())
-    found: dict[int, int] = {}
-    for step in plan.steps:
-        if isinstance(step.kernel, NativeKernel) and step.kernel.alignment > 1:
-            for root in {plan.slots[i].root for i in (*step.inputs, *step.outputs) if i >= 0} & far:
-                found[root] = max(found.get(root, 1), step.kernel.alignment)
-    return found
-
-
-def _no_memory(error: MemoryError) -> ExecutionError:
-    return ExecutionError(
-        "there was not enough memory for the run",
-        found=str(error) or None,
-        remedy="Give smaller inputs, or split the batch; the model can go on running others.",
-    )
 
 
 def _copy(value: Any) -> Any:

@@ -89,7 +89,7 @@ class _Kernel:
         if binary.scratch > _SCRATCH:
             raise CompileError(f"kernel '{binary.name}' has {binary.scratch} parameters of Triton's own")
         if binary.scratch_bytes and not self._scratch:
-            self._scratch = self._gpu.allocate(binary.scratch_bytes * self._launch.tasks)
+            self._scratch = self._gpu.allocate(binary.scratch_bytes * self._launch.tasks * binary.cluster)
             self._values[self._count] = self._scratch
         block = self._launch.block if self._launch.block[0] else (binary.threads, 1, 1)
         shared = binary.shared + self._launch.dynamic
