@@ -94,7 +94,7 @@ class EmulatedDevice(Losable):
         made: list[Any] = []
         self._local.recorded = []
         yield made
-        made.append(self._local.recorded)
+        made.append(self.recorded)
         self._local.recorded = None
 
     def replay(self, graph: Any, stream: Any) -> None:
@@ -114,13 +114,17 @@ class EmulatedDevice(Losable):
     def seconds(self, start: Any, stop: Any) -> float:
         return 1e-6
 
+    @property
+    def recorded(self) -> list | None:
+        """What this thread has captured so far; None: it does not."""
+        return getattr(self._local, "recorded", None)
+
     def do(self, work: Any) -> None:
         """Do something now, or when the graph that is being captured is replayed."""
-        recorded = getattr(self._local, "recorded", None)
-        if recorded is None:
+        if self.recorded is None:
             work()
         else:
-            recorded.append(work)
+            self.recorded.append(work)
 
 
 class EmulatedKernel:

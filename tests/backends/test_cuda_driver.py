@@ -28,6 +28,13 @@ class Status(enum.IntEnum):
     CUDA_ERROR_ILLEGAL_ADDRESS = 700
 
 
+class Numbers:
+    """An enumeration whose members are all 6."""
+
+    def __getattr__(self, name):
+        return 6
+
+
 class FakeDriver:
     """Stands for ``cuda.bindings.driver``."""
 
@@ -51,15 +58,14 @@ class FakeDriver:
 
     def __getattr__(self, name):
         if not name.startswith("cu"):
-            names = SimpleNamespace
-            return type(name, (names,), {"__getattr__": lambda _, n: n})()
+            return Numbers()
         results = {
             "cuDriverGetVersion": 13000,
             "cuDeviceGetName": b"fake\0\0",
             "cuDeviceGetAttribute": 9,
             "cuDevicePrimaryCtxRetain": 7,
         }
-        return lambda *arguments: (0, *([results[name]] if name in results else [0] if "Get" in name else []))
+        return lambda *_: (0, *([results[name]] if name in results else [0] if "Get" in name else []))
 
 
 @pytest.fixture
@@ -100,4 +106,38 @@ def test_an_error_of_the_driver_is_raised_by_whatever_call_meets_it(fake):
         gpu.wait(2)
     fake.status = 0
     with pytest.raises(ExecutionError, match="illegal address"):
+        gpu.enter()
+
+
+def test_programs_of_several_blocks_are_started_as_clusters(fake):
+    started = []
+    fake.CUlaunchAttribute = lambda: SimpleNamespace(value=SimpleNamespace(clusterDim=SimpleNamespace()))
+    fake.CUlaunchConfig = SimpleNamespace
+    fake.cuLaunchKernelEx = lambda *arguments: started.append(arguments) or (0,)
+    gpu = driver.Device(0)
+    gpu.launch(driver.Function(11, (128, 1, 1), 4096, 2), (3, 4, 5), 22, 33)
+    ((config, handle, parameters, extra),) = started
+    assert (handle, parameters, extra) == (11, 22, 0)
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (6, 4, 5)
+    assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (128, 1, 1)
+    assert (config.sharedMemBytes, config.hStream, config.numAttrs) == (4096, 33, 1)
+    dim = config.attrs[0].value.clusterDim
+    assert (dim.x, dim.y, dim.z) == (2, 1, 1)
+
+
+def test_giving_back_keeps_the_threads_device_and_never_raises(fake):
+    calls = []
+    fake.cuCtxPushCurrent = lambda context: calls.append(("push", context)) or (0,)
+    fake.cuCtxPopCurrent = lambda: calls.append(("pop",)) or (0, 7)
+    fake.cuMemFree = lambda address: calls.append(("free", address)) or (fake.status,)
+    gpu = driver.Device(0)
+    gpu.free(99)
+    assert calls == [("push", 7), ("free", 99), ("pop",)]
+    fake.status = Status.CUDA_ERROR_ILLEGAL_ADDRESS
+    gpu.free(99)
+    assert gpu.lost is not None
+    calls.clear()
+    gpu.free(99)
+    assert not calls
+    with pytest.raises(ExecutionError, match="that Accord did not start"):
         gpu.enter()

@@ -16,7 +16,7 @@ from accord.backends.memory import DeviceArray
 from accord.contract.code import TritonCode
 from accord.expr.lang import call
 from builders import model, node
-from gpu_cases import CALLS, CLOSE, agree, calls, wanted
+from gpu_cases import CALLS, CLOSE, agree, calls, of_one, steps, wanted
 
 Tensor = accord.Tensor
 F = np.float32
@@ -60,25 +60,6 @@ def second_kernel(workspace, output0, output1, D, BLOCK: tl.constexpr):
     v = tl.load(scratch + d, mask=d < D, other=0)
     tl.store(output0 + d, v + 1, mask=d < D)
     tl.store(output1, tl.sum(v, 0))
-
-
-def steps(m):
-    return [(s.placement.backend, s.kernel.name) for s in m.plan.steps if not s.kernel.name.startswith("copy")]
-
-
-def of_one(contract, inputs, attributes, *, symbolic, count):
-    """A model of one node; sizes of its inputs are known, or symbols of their own."""
-    names = [None if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    while names and names[-1] is None:
-        names.pop()
-    shapes = {
-        n: (x.dtype, [f"{n}_{a}" for a in range(x.ndim)] if symbolic else list(x.shape))
-        for n, x in zip(names, inputs, strict=False)
-        if n is not None
-    }
-    outputs = [f"y{j}" for j in range(count)]
-    one = node(contract.semantic.name, [n or "" for n in names], outputs, domain="accord", **attributes)
-    return model([one], shapes, outputs, domains={"accord": 1}), {n: inputs[int(n[1:])] for n in shapes}
 
 
 @pytest.mark.parametrize("name", [n for n in CALLS if n != "non_max_suppression"])

@@ -85,6 +85,20 @@ def with_epilogue(x, w, output, N, D, alpha, epilogue: tl.constexpr, extras, BLO
 
 
 @triton.jit
+def far_where_large(x, output, N):
+    i = tl.program_id(0)
+    v = tl.load(x + i)
+    far = tl.where(v > 1e6, 1 << 42, 0).to(tl.int64)
+    tl.store(output + i + far, v)
+
+
+@triton.jit
+def thrice(x, output, N):
+    i = tl.program_id(0)
+    tl.store(output + i, tl.load(x + i) * 3)
+
+
+@triton.jit
 def typed_constant(x, output, D, C: tl.constexpr, BLOCK: tl.constexpr):
     d = tl.arange(0, BLOCK)
     tl.store(output + d, tl.load(x + d, mask=d < D) * C, mask=d < D)

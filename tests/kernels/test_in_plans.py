@@ -74,6 +74,16 @@ def test_a_triton_kernel(compiled, inputs):
     assert binary.registers > 0
 
 
+def test_a_triton_kernel_in_clusters(compiled):
+    rows(meta={"num_ctas": 2})
+    try:
+        accord.load(proto(), device="cuda")
+    except CompileError as error:  # architectures before sm_90 have none
+        assert "sm_80" in str(error)
+    else:
+        assert compiled["scaled_rows"].cluster == 2
+
+
 def test_a_triton_kernel_with_what_follows(compiled):
     rows(kernel=kernels.with_epilogue, scheduling={"epilogue": True})
     after = [node("Mul", ["r", "o"], ["m"]), node("Tanh", ["m"], ["y"])]

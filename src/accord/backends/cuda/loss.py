@@ -55,7 +55,8 @@ class Losable:
             self._works.add(work)
 
     def note_loss(self, kind: str) -> None:
-        """Remember what was running, if an error of the driver is one after which nothing runs any more."""
+        """Remember what was running, if an error, by its name in CUDA, is one after which nothing runs any more."""
+        kind = kind.removeprefix("CUDA_ERROR_")
         if kind in _FATAL and self.lost is None:
             with self._lock:
                 works = list(self._works)
