@@ -90,6 +90,38 @@ def test_a_size_that_depends_on_data_is_for_no_kernel_that_writes_into_given_mem
     assert m(boxes, np.array([3, 2, 1], F))[0].tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("width", [5, 40])
+@pytest.mark.parametrize("op", ["LayerNorm", "RMSNorm", "Softmax", "GroupNorm", "Linear", "Conv2d", "depthwise"])
+def test_what_follows_an_operator_of_the_library_is_done_in_its_kernel(gpu, op, width, monkeypatch):
+    """As many steps as with a built-in operator; long rows too, whose kernel is another."""
+    monkeypatch.setattr("accord.library.gpu.norms.LONGEST", 16)
+    monkeypatch.setattr("accord.library.gpu.norms.PIECE", 16)
+    images = op in ("GroupNorm", "Conv2d", "depthwise")
+    shape = [2, 4, 3, width] if images else [3, width]
+    weights = {
+        "LayerNorm": {"w": [width], "b": [width]}, "RMSNorm": {"w": [width]}, "GroupNorm": {"w": [4], "b": [4]},
+        "Softmax": {}, "Linear": {"w": [6, width]}, "Conv2d": {"w": [6, 4, 3, 3]}, "depthwise": {"w": [4, 1, 3, 3]},
+    }[op]  # fmt: skip
+    attributes = {"GroupNorm": {"groups": 2}, "Conv2d": {"padding": 1}, "depthwise": {"padding": 1, "groups": 4}}
+    rng = np.random.default_rng(0)
+    constants = {n: rng.standard_normal(s).astype(F) for n, s in weights.items()}
+    nodes = [
+        node(op.replace("depthwise", "Conv2d"), ["x", *constants], ["h"], domain="accord", **attributes.get(op, {})),
+        node("Tanh", ["h"], ["t"]),
+        node("Mul", ["t", "c"], ["m"]),
+        node("Add", ["m", "r"], ["y"]),
+    ]
+    out = list(shape)
+    if op in ("Linear", "Conv2d"):
+        out[1] = 6
+    feeds = {"x": shape, "c": [out[1], 1, 1] if images else [out[1]], "r": out}
+    proto = model(nodes, {n: (F, s) for n, s in feeds.items()}, ["y"], constants, domains={"accord": 1})
+    feed = {n: rng.standard_normal(s).astype(F) for n, s in feeds.items()}
+    m = accord.load(proto, device="cuda")
+    assert len(steps(m)) == 1, steps(m)
+    np.testing.assert_allclose(m(feed)[0], accord.load(proto)(feed)[0], rtol=1e-4, atol=1e-5)
+
+
 def block(k):
     return {"BLOCK": triton.next_power_of_2(max(k["D"], 1))}
 

@@ -92,6 +92,23 @@ def test_a_triton_kernel_with_what_follows(compiled):
     assert 0 <= compiled["with_epilogue"].scratch <= 2
 
 
+@pytest.mark.parametrize("op", ["LayerNorm", "Softmax", "Linear", "Conv2d"])
+def test_an_operator_of_the_library_with_what_follows(compiled, op):
+    shape = [2, 4, 3, 8] if op == "Conv2d" else [3, 64]
+    weights = {"LayerNorm": [[64]], "Softmax": [], "Linear": [[64, 64]], "Conv2d": [[4, 4, 1, 1]]}[op]
+    inputs = {f"x{i}": (np.float16, s) for i, s in enumerate([shape, *weights])}
+    nodes = [
+        node(op, list(inputs), ["h"], domain="accord"),
+        node("Mul", ["h", "c"], ["m"]),
+        node("Add", ["m", "r"], ["y"]),
+    ]
+    inputs |= {"c": (np.float16, [shape[-1]]), "r": (np.float16, shape)}
+    m = accord.load(model(nodes, inputs, ["y"], domains={"accord": 1}), device="cuda")
+    assert [s.kernel.name for s in m.plan.steps if "accord" in s.kernel.name] == [f"accord::{op} (triton) + Mul Add"]
+    (binary,) = compiled.values()
+    assert 0 <= binary.scratch <= 2
+
+
 CUDA = """
 extern "C" __global__ void scaled(const T *x, const T *w, T *output, long long n, long long d, float alpha) {
     for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < n * d; i += SPAN)

@@ -42,6 +42,7 @@ from accord.kernels.triton import (
     parameters_of,
     specialised,
 )
+from accord.kernels.triton import function_of as declared_function
 from accord.record import record
 
 __all__ = ["DeclaredCode", "device_kernel"]
@@ -133,8 +134,6 @@ class DeclaredCode(KernelText):
     @property
     def function(self) -> Any:
         """What ``triton.jit`` made of a Triton kernel."""
-        from accord.kernels.triton import function_of as declared_function
-
         code = self.code
         assert isinstance(code, TritonCode)
         return declared_function(code, self.op)
@@ -400,7 +399,7 @@ def device_kernel(view: NodeView, choice: Choice, architecture: int) -> NativeKe
     finish: FinishText | None = None
     words: tuple[DimLike, ...] = ()
     if epilogue is not None:
-        found = _finish(view, kernel, epilogue)
+        found = _finish(view, kernel, epilogue, s.qualified_name)
         if isinstance(found, Reason):
             return found
         finish, words = found
@@ -434,13 +433,13 @@ def device_kernel(view: NodeView, choice: Choice, architecture: int) -> NativeKe
 
 
 def _finish(
-    view: NodeView, kernel: KernelDeclaration, epilogue: Epilogue
+    view: NodeView, kernel: KernelDeclaration, epilogue: Epilogue, op: str
 ) -> tuple[FinishText, tuple[DimLike, ...]] | Reason:
     """The function for what follows a kernel, where that can call it."""
     if kernel.kind != "triton":
         return Reason(f"kernel '{kernel.name}' is CUDA C++, for which expressions are not printed")
-    if len(kernel.code) > 1:
-        return Reason(f"kernel '{kernel.name}' is {len(kernel.code)} launches, which share no block")
+    if not any("epilogue" in declared_function(code, op).arg_names for code in kernel.code):
+        return Reason(f"kernel '{kernel.name}' has no parameter 'epilogue'")
     out = view.output()
     dtype = None if out.dtype is None else dtype_name(out.dtype)
     return finish_of(epilogue, out.shape or (), dtype or "")
