@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import struct
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ import numpy as np
 
 from accord.backends.cuda import driver, program
 from accord.backends.cuda.code import CudaLaunch, KernelText, function_of
+from accord.backends.cuda.declared import DeclaredCode
+from accord.backends.cuda.loss import Losable
+from accord.backends.memory import MemoryFullError
 from accord.kernels.interpreter import interpret
 from accord.kernels.launch import Memory
 
@@ -57,7 +61,7 @@ class _Capture:
         self.tails: dict[int, frozenset[Operation]] = {origin: frozenset()}
 
 
-class EmulatedDevice:
+class EmulatedDevice(Losable):
     """See the module's text.
 
     Nothing that is put on a stream happens at once. While the host waits, one operation after the other is done, in any
@@ -73,9 +77,11 @@ class EmulatedDevice:
         events: Those that exist: what each waits for.
     """
 
-    ordinal, name, architecture, processors, shared, lost = 0, "emulated", 80, 4, 100 << 10, None
+    name, architecture, processors, shared = "emulated", 80, 4, 100 << 10
 
-    def __init__(self) -> None:
+    def __init__(self, ordinal: int = 0) -> None:
+        super().__init__(ordinal)
+        self.space = f"cuda:{ordinal}"
         self.blocks: dict[int, np.ndarray] = {}
         self.started: list[str] = []
         self.replayed = 0
@@ -88,27 +94,39 @@ class EmulatedDevice:
         self.events: dict[int, tuple[frozenset[Operation], _Capture | None]] = {}
         self._captures: dict[int, _Capture] = {}  # by stream
         self._handles = itertools.count(1000)
-        self._lock = threading.RLock()
+        self._queue = threading.RLock()
+        #: Kernels, by name, that read where there is no memory; it is noticed when somebody waits.
+        self.failing: set[str] = set()
+        self._failed = False
+        #: Bytes of its memory.
+        self.total = 1 << 40
 
     def enter(self) -> None:
-        pass
+        self.refuse_lost()
 
     # memory
 
     def allocate(self, nbytes: int) -> int:
+        used = sum(b.nbytes - 512 for a, b in self.blocks.items() if a not in self._pinned)
+        if used + nbytes > self.total:
+            raise MemoryFullError(self.space, nbytes, self.total - used, self.total)
+        return self._new(nbytes)
+
+    def _new(self, nbytes: int) -> int:
         owner = np.full(nbytes + 512, 0x5A, np.uint8)  # what is in it means nothing
         address = owner.ctypes.data + -owner.ctypes.data % 256
         self.blocks[address] = owner
         return address
 
     def free(self, address: int) -> None:
-        with self._lock:
-            self._until(self.pending)
+        with self._queue:
+            if self.lost is None:
+                self._until(self.pending)
             del self.blocks[address]
             self._pinned.discard(address)
 
     def pinned(self, nbytes: int) -> int:
-        address = self.allocate(nbytes)
+        address = self._new(nbytes)
         self._pinned.add(address)
         return address
 
@@ -144,7 +162,7 @@ class EmulatedDevice:
 
     def put(self, name: str, work: Callable[[], None], stream: int, nbytes: int = 0) -> None:
         """Put something on a stream, or into the graph that is being captured from it."""
-        with self._lock:
+        with self._queue:
             capture = self._captures.get(stream)
             if capture is not None:
                 made = Operation(len(capture.operations), name, work, capture.tails[stream], nbytes)
@@ -179,14 +197,14 @@ class EmulatedDevice:
         del self.events[event]
 
     def record(self, event: int, stream: int) -> None:
-        with self._lock:
+        with self._queue:
             capture = self._captures.get(stream)
             tails = self._tails if capture is None else capture.tails
             assert event in self.events
             self.events[event] = tails[stream], capture
 
     def follow(self, stream: int, event: int) -> None:
-        with self._lock:
+        with self._queue:
             operations, capture = self.events[event]
             own = self._captures.get(stream)
             if capture is None:
@@ -199,15 +217,27 @@ class EmulatedDevice:
             capture.tails[stream] = capture.tails.get(stream, frozenset()) | operations
 
     def wait(self, stream: int) -> None:
-        with self._lock:
+        with self._queue:
             assert stream not in self._captures
             self._until(self._tails[stream])
+        self._notice()
 
     def wait_event(self, event: int) -> None:
-        with self._lock:
+        with self._queue:
             operations, capture = self.events[event]
             assert capture is None
             self._until(operations)
+        self._notice()
+
+    def _notice(self) -> None:
+        if self._failed:
+            self.note_loss("ILLEGAL_ADDRESS")
+        self.refuse_lost()
+
+    def start(self, name: str) -> None:
+        """Note that a kernel is started."""
+        self.started.append(name)
+        self._failed |= name in self.failing
 
     def _until(self, operations: Iterable[Operation]) -> None:
         """Do what may be done until all of ``operations`` are."""
@@ -245,7 +275,7 @@ class EmulatedDevice:
         made.append(capture.operations)
 
     def replay(self, graph: list[Operation], stream: int) -> None:
-        with self._lock:
+        with self._queue:
             self.replayed += 1
             start = self._tails[stream]
             made: dict[Operation, Operation] = {}
@@ -274,6 +304,9 @@ class EmulatedKernel:
         self.gpu.put(self.code.symbol, lambda: self._interpreted(addresses), stream)
 
     def _interpreted(self, addresses: list[int]) -> None:
+        if isinstance(self.code, DeclaredCode):
+            self._run(self.code.function, self._declared(self.code, addresses))
+            return
         function = function_of(self.code)
         constants = dict(self.launch.constants)
         pointers = iter(zip(addresses, self.code.pointers, strict=True))
@@ -292,18 +325,70 @@ class EmulatedKernel:
             assert hint != "1" or number == 1, "a hint is wrong"
             assert self.launch.wide or abs(number) < 2**31
             arguments[name] = number
-        self.gpu.started.append(self.code.symbol)
+        self._run(function, arguments)
+
+    def _declared(self, code: DeclaredCode, addresses: list[int]) -> dict[str, Any]:
+        """The arguments of a user's kernel, as its machine code would find them."""
+        launch, elements = self.launch, dict(code.elements)
+        constants = {n: v for n, (_, v) in launch.constants}
+        cells = [*addresses, *zip(launch.params, launch.hints, strict=True)]
+        order = iter(launch.order)
+
+        def given(element: str | None) -> Any:
+            cell = cells[next(order)]
+            if not isinstance(cell, tuple):
+                assert element is not None
+                return Memory(cell, (1,), (1,), element)
+            number, hint = cell
+            assert not hint.endswith(":16") or number % 16 == 0, "a hint is wrong"
+            if hint.startswith("*"):
+                return Memory(number, (1,), (1,), "uint8")
+            return struct.unpack("<f", struct.pack("<i", number))[0] if hint == "fp32" else number
+
+        finish = code.finish
+        arguments: dict[str, Any] = {}
+        for name in code.function.arg_names:
+            if finish is not None and name == "epilogue":
+                arguments[name] = function_of(finish)
+            elif finish is not None and name == "extras" and finish.elements:
+                parts = [*finish.elements, *[None] * finish.numbers]
+                arguments[name] = tuple(given(e) for e in parts)
+            else:
+                arguments[name] = constants[name] if name in constants else given(elements.get(name))
+        assert next(order, None) is None, "an argument is left over"
+        return arguments
+
+    def _run(self, function: Any, arguments: dict[str, Any]) -> None:
+        self.gpu.start(self.code.symbol)
         with _INTERPRETER:
             interpret(function, arguments, self.launch.grid, self.code.symbol)
 
 
-def install(patch: Any = setattr) -> EmulatedDevice:
-    """Have the backend meet the emulated GPU."""
-    gpu = EmulatedDevice()
-    patch(driver, "device", lambda ordinal=0: gpu)
+def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
+    """Have the backend meet emulated GPUs; the first of them is returned, :data:`DEVICES` has all."""
+    DEVICES[:] = [EmulatedDevice(k) for k in range(count)]
+    patch(driver, "_device", _numbered)
+    patch(driver, "ordinal_of", _owner)
     patch(program, "_Kernel", EmulatedKernel)
     from accord.backends.cuda import CudaBackend
 
     patch(CudaBackend, "prepare", lambda self, kernels: None)
     patch(CudaBackend, "lacking", lambda self: None)
-    return gpu
+    patch(CudaBackend, "require", lambda self: driver.device(self.ordinal) and None)
+    return DEVICES[0]
+
+
+DEVICES: list[EmulatedDevice] = []
+
+
+def _owner(address: int) -> int:
+    for gpu in DEVICES:
+        if any(b.ctypes.data <= address < b.ctypes.data + b.nbytes for b in gpu.blocks.values()):
+            return gpu.ordinal
+    return 0
+
+
+def _numbered(ordinal: int) -> EmulatedDevice:
+    if ordinal >= len(DEVICES):
+        raise driver.no_such_device(ordinal, len(DEVICES))
+    return DEVICES[ordinal]

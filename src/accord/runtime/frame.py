@@ -385,7 +385,9 @@ class Frame:
             elif run.launches:
                 tables = [self._table[a:b] for a, b in run.spans]
                 rest = (plan.threads, run.turns) if any(t.stream for t in run.turns) else (plan.threads,)
-                self.segments.append((backends[run.backend].program(run.launches, tables, *rest), run.steps))
+                program = backends[run.backend].program(run.launches, tables, *rest)
+                program.name_of = functools.partial(_phase_name, plan, run.steps)
+                self.segments.append((program, run.steps))
 
     def _run(
         self,
@@ -566,6 +568,13 @@ def _as_arrays(
         space: (np.array([i for i, _ in found], np.int64), np.array([at for _, at in found], np.int64))
         for space, found in places.items()
     }
+
+
+def _phase_name(plan: Plan, steps: Sequence[int], number: int) -> str:
+    """The kernel and the node of a phase of a program."""
+    step = plan.steps[steps[number]]
+    name = "?" if not isinstance(step.kernel, NativeKernel) else step.kernel.name
+    return f"kernel '{name}' of node '{step.placement.node}'"
 
 
 def _count(shape: Sequence[int]) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from accord.backends import dlpack
 from accord.backends.discovery import backend_named
 from accord.backends.memory import DeviceArray, Memory
+from accord.backends.protocol import Backend
 from accord.errors import InputError
 from accord.plan.plan import Plan
 from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
@@ -161,13 +162,14 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
         return None
     facts = getattr(value, "__cuda_array_interface__", None)
     if facts is not None:
-        shape, dtype = tuple(facts["shape"]), np.dtype(facts["typestr"])
+        address, shape, dtype = int(facts["data"][0] or 0), tuple(facts["shape"]), np.dtype(facts["typestr"])
         _check_row_major(name, shape, facts.get("strides"), dtype)
-        return DeviceArray(_cuda_memory(), int(facts["data"][0] or 0), shape, dtype, value, _stream_of(facts))
-    kind, _ = value.__dlpack_device__() if hasattr(value, "__dlpack_device__") else (None, 0)
+        return DeviceArray(_cuda_memory(address), address, shape, dtype, value, _stream_of(facts))
+    kind, number = value.__dlpack_device__() if hasattr(value, "__dlpack_device__") else (None, 0)
     if kind != dlpack.CUDA:
         return None
-    memory = _cuda_memory()
+    memory = _cuda(number).memory
+    assert memory is not None
     stream = memory.incoming()
     found = dlpack.taken(value, stream)
     _check_row_major(name, found.shape, found.strides, found.dtype)
@@ -210,12 +212,17 @@ def place_of(value: Any) -> Hashable:
     return facts["data"][0], facts["shape"], facts["typestr"], _stream_of(facts)
 
 
+def _cuda_memory(address: int) -> Memory:
+    memory = _cuda(0).memory_at(address)
+    assert memory is not None
+    return memory
+
+
 @functools.cache
-def _cuda_memory() -> Memory:
-    backend = backend_named("cuda")
+def _cuda(number: int) -> Backend:
+    backend = backend_named("cuda" if number == 0 else f"cuda:{number}")
     backend.require()
-    assert backend.memory is not None
-    return backend.memory
+    return backend
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

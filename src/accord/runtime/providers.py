@@ -27,6 +27,8 @@ LOGGER = logging.getLogger("accord")
 STREAM_OPTION = "user_compute_stream"
 #: Names under which ONNX Runtime's users know a device.
 _ALIASES = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+#: The option that is the number of a device.
+_DEVICE_ID = "device_id"
 _SUFFIX = "ExecutionProvider"
 #: Runs nothing, so nobody who takes the first available provider wants it.
 _NEVER_LISTED = "null"
@@ -42,8 +44,13 @@ def _devices() -> list[str]:
 
 
 def has_device(device: str) -> bool:
-    """True if an installed backend serves ``device``."""
-    return device in _devices()
+    """True if an installed backend serves ``device``, such as "cuda" or "cuda:1"."""
+    from accord.backends.discovery import backends_for, device_number
+
+    try:
+        return device_number(device)[0] in _devices() and bool(backends_for(device))
+    except BackendError:
+        return False
 
 
 def _names(device: str) -> list[str]:
@@ -100,7 +107,8 @@ def resolve_providers(
         fallback: Whether the CPU may be used when none of the providers can be.
 
     Returns:
-        Options by name of those providers that can be used, and the device of the first.
+        Options by name of those providers that can be used, and the device of the first: its option "device_id" is
+        the number of the device.
 
     Raises:
         InputError: arguments of another form.
@@ -119,7 +127,7 @@ def resolve_providers(
             )
         else:
             usable[name] = given
-            idle = [option for option in given if option != STREAM_OPTION or provider_device(name) == "cpu"]
+            idle = [o for o in given if o not in (STREAM_OPTION, _DEVICE_ID) or provider_device(name) == "cpu"]
             if idle:
                 warnings.warn(f"Options of provider '{name}' have no effect: {', '.join(idle)}", stacklevel=4)
     if not usable:
@@ -131,10 +139,14 @@ def resolve_providers(
         if wanted:
             warnings.warn(f"No backend for {names}: falling back to '{_names('cpu')[0]}'.", stacklevel=4)
         usable[_names("cpu")[0]] = {}
-    device = provider_device(next(iter(usable)))
+    name, given = next(iter(usable.items()))
+    device = provider_device(name)
     if device is None:
         raise BackendError("no backend serves the CPU", remedy="Install accord again.")
-    return usable, device
+    number = given.get(_DEVICE_ID, "0")
+    if not (number.isascii() and number.isdigit()):
+        raise InputError(f"option '{_DEVICE_ID}' of provider '{name}' is no number", found=number)
+    return usable, device if int(number) == 0 else f"{device}:{int(number)}"
 
 
 def stream_of(options: dict[str, str]) -> int | None:

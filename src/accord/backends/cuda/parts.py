@@ -8,9 +8,12 @@ the device sees are the same for all arrays of the host, and a copy is part of a
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
+import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -18,7 +21,10 @@ from accord.backends.cuda.driver import Device, Lanes
 from accord.backends.protocol import Array, Launch, Turn
 from accord.record import record
 
-__all__ = ["PIECE", "Copy", "Entry", "Part", "TransferCode"]
+if TYPE_CHECKING:
+    from accord.backends.cuda.program import CudaProgram
+
+__all__ = ["PIECE", "Copy", "Entry", "Events", "Part", "TransferCode"]
 
 #: Graphs that one part of a program keeps, by addresses of its operands.
 _GRAPHS: Final = 4
@@ -43,6 +49,23 @@ class TransferCode:
     """
 
     inwards: bool
+
+
+class Events:
+    """Events that go with their owner."""
+
+    def __init__(self, gpu: Device) -> None:
+        self._gpu = gpu
+        self._all: list[int] = []
+
+    def new(self) -> int:
+        """Another one."""
+        self._all.append(self._gpu.event())
+        return self._all[-1]
+
+    def __del__(self) -> None:
+        for event in self._all:
+            self._gpu.forget_event(event)
 
 
 class Item(Protocol):
@@ -125,21 +148,30 @@ class Copy:
 class Part:
     """Kernels and copies that are started together.
 
-    It begins with what is on stream 0 and ends there: other streams take part in between.
+    It begins with what is on stream 0 and ends there: other streams take part in between. A user's kernel is waited for
+    when it first starts, so that one that fails for these sizes is known by name.
 
     Args:
-        gpu: The device.
+        program: Whose part it is.
         entries: In order.
+        capturable: They can become a graph.
     """
 
-    def __init__(self, gpu: Device, entries: Sequence[Entry]) -> None:
-        self._gpu = gpu
+    def __init__(self, program: CudaProgram, entries: Sequence[Entry], *, capturable: bool) -> None:
+        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+        self._program = weakref.proxy(program)
+        self._gpu = gpu = program.gpu
         self._entries = entries
-        inside = {e.number for e in entries}
+        self._capturable = capturable and len(entries) > 1 and not _blocking()
+        kernels = [e.number for e in entries if not isinstance(e.item, Copy)]
+        #: Numbers of kernels that are waited for.
+        self._watched = {k for k in kernels if _blocking() or program.is_foreign(k)}
+        inside, own = {e.number for e in entries}, Events(gpu)
+        self._own = own
         #: By number of a phase for which others on other streams wait.
-        self._events = {a: gpu.event() for e in entries for a in e.turn.after if a in inside}
-        self._ends = {s: gpu.event() for s in sorted({e.turn.stream for e in entries} - {0})}
-        self._begin = gpu.event() if self._ends else 0
+        self._events = {a: own.new() for a in sorted({a for e in entries for a in e.turn.after if a in inside})}
+        self._ends = {s: own.new() for s in sorted({e.turn.stream for e in entries} - {0})}
+        self._begin = own.new() if self._ends else 0
         self._copies = [e.item for e in entries if isinstance(e.item, Copy)]
         #: The addresses of all operands; where those are that are the caller's, and what they are copied from or to.
         self._table = _joined([e.table for e in entries])
@@ -155,7 +187,6 @@ class Part:
         self._seen = b""
         self._times = 0
         self._graph: Any = None
-        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
 
     def start(self, origin: int, lanes: Lanes) -> None:
         """Start all, as a graph if they were started with these addresses before.
@@ -172,7 +203,7 @@ class Part:
             copy.stage()
         if self._graph is None:
             self._times += 1
-            if self._times <= _REPEATS or len(self._entries) < 2:
+            if self._times <= _REPEATS or not self._capturable:
                 self._start_each(origin, lanes)
                 return
             self._graph = self._captured(lanes)
@@ -211,12 +242,27 @@ class Part:
             for a in e.turn.after:
                 if a in self._events:
                     gpu.follow(stream, self._events[a])
-            e.item.start(stream)
+            if e.number in self._watched:
+                self._start_watched(e, stream, streams.values())
+            else:
+                e.item.start(stream)
             if e.number in self._events:
                 gpu.record(self._events[e.number], stream)
+        if not _blocking():
+            self._watched.clear()
         for s, event in self._ends.items():
             gpu.record(event, streams[s])
             gpu.follow(origin, event)
+
+    def _start_watched(self, entry: Entry, stream: int, streams: Iterable[int]) -> None:
+        """Start a kernel while nothing else runs, and wait for it."""
+        number, program = entry.number, self._program
+        for s in streams:
+            self._gpu.wait(s)
+        program.started = program.all[number : number + 1]
+        entry.item.start(stream)
+        self._gpu.wait(stream)
+        program.started = program.all[number + 1 :]
 
     def _captured(self, lanes: Lanes) -> Any:
         with self._gpu.capturing(lanes.origin) as made:
@@ -229,8 +275,12 @@ class Part:
     def __del__(self) -> None:
         for graph in self._graphs.values():
             self._gpu.forget(graph)
-        for event in (*self._events.values(), *self._ends.values(), *([self._begin] if self._begin else ())):
-            self._gpu.forget_event(event)
+
+
+@functools.cache
+def _blocking() -> bool:
+    """Whether each kernel is waited for, so that one that fails is known by name."""
+    return os.environ.get("ACCORD_CUDA_BLOCKING", "0") not in ("", "0")
 
 
 def _joined(tables: Sequence[Array]) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of
 from accord.backends.cuda.driver import Device, Lanes, argument_array, borrowed
-from accord.backends.cuda.parts import Copy, Entry, Part, TransferCode
+from accord.backends.cuda.parts import Copy, Entry, Events, Part, TransferCode
 from accord.backends.protocol import Array, Caller, Launches, Pending, Program, Turn, Turns
 from accord.errors import CompileError
 
@@ -26,6 +26,7 @@ __all__ = ["CudaProgram", "TransferCode"]
 _SCRATCH: Final = 2
 #: Bytes from one refusal to the next.
 _REFUSAL: Final = 16
+_NOTHING: Final = range(0)
 
 
 class _Kernel:
@@ -42,9 +43,10 @@ class _Kernel:
         self._functions: dict[bool, Any] = {}
         rest = [*([refusal] if code.refuses else []), *given]
         self._count = self._pointers + len(rest)
+        order = (*(launch.order or range(self._count)), *range(self._count, self._count + _SCRATCH))
         #: Memory of Triton's own, for this launch alone: several may run at once.
         self._scratch = 0
-        self._values, addresses = argument_array(self._count + _SCRATCH)
+        self._values, addresses = argument_array(self._count + _SCRATCH, order)
         for k, n in enumerate(rest):
             self._values[self._pointers + k] = int(n)  # type: ignore[call-overload]
         self._addresses = addresses
@@ -69,9 +71,11 @@ class _Kernel:
         if binary.scratch > _SCRATCH:
             raise CompileError(f"kernel '{binary.name}' has {binary.scratch} parameters of Triton's own")
         if binary.scratch_bytes and not self._scratch:
-            self._scratch = self._gpu.allocate(binary.scratch_bytes * self._launch.tasks)
+            self._scratch = self._gpu.allocate(binary.scratch_bytes * self._launch.tasks * binary.cluster)
             self._values[self._count] = self._scratch
-        return self._gpu.function(binary.cubin, binary.name, binary.threads, binary.shared)
+        block = self._launch.block if self._launch.block[0] else (binary.threads, 1, 1)
+        shared = binary.shared + self._launch.dynamic
+        return self._gpu.function(binary.cubin, binary.name, block, shared, binary.cluster)
 
 
 class Words:
@@ -105,16 +109,14 @@ class _Unfinished(Pending):
 
     def __init__(self, gpu: Device, stream: int) -> None:
         self._gpu = gpu
-        self.event = gpu.event()
+        self._own = Events(gpu)
+        self.event = self._own.new()
         gpu.record(self.event, stream)
 
     def wait(self) -> None:
         """See :class:`~accord.backends.protocol.Pending`."""
         self._gpu.enter()
         self._gpu.wait_event(self.event)
-
-    def __del__(self) -> None:
-        self._gpu.forget_event(self.event)
 
 
 class _Stage:
@@ -142,11 +144,20 @@ class CudaProgram(Program):
         launches: Phases and how they start.
         operands: Tables of addresses.
         turns: Streams and what waits for what; empty: all on one stream.
+
+    Attributes:
+        gpu: Where it runs.
+        all: Numbers of the phases.
+        started: Those that may be running.
     """
 
     def __init__(self, gpu: Device, launches: Launches, operands: Sequence[Array], turns: Turns = ()) -> None:
-        self._gpu = gpu
+        self.gpu = gpu
+        self.started = _NOTHING
+        self.all = range(len(launches))
+        self._codes = [phase.code for phase, _ in launches]
         gpu.enter()
+        gpu.watch(self)
         turns = turns or [Turn()] * len(launches)
         self._checked = [k for k, (p, _) in enumerate(launches) if isinstance(p.code, KernelText) and p.code.refuses]
         self._refusals = Words(gpu, len(launches) if self._checked else 0)
@@ -161,33 +172,44 @@ class CudaProgram(Program):
                 item = _Kernel(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
             self._entries.append(Entry(number, item, table, turns[number]))
         self._copies = [e.item for e in self._entries if isinstance(e.item, Copy)]
+        self._events = Events(gpu)
         self._large = [c for c in self._copies if c.is_large]
-        self._stages = _stages(gpu, self._entries)
-        self._begin = gpu.event() if any(-1 in s.after for s in self._stages) else 0
-        #: All of it, for callers whose memory leaves no large copy to do.
-        self._whole: Part | None = None
-        self._parts = tuple(s.part for s in self._stages if isinstance(s.part, Part))
-        #: Those that the last run has started.
-        self._started = self._parts
+        self._stages = self._in_stages(self._large)
+        #: For callers whose memory leaves no large copy to do.
+        self._light: list[_Stage] = []
+        #: Parts that the last run has started.
+        self._parts: list[Part] = []
+        self._begin = self._events.new() if any(-1 in s.after for s in self._stages) else 0
 
-    def __del__(self) -> None:
-        for event in (self._begin, *(s.event for s in self._stages)):
-            if event:
-                self._gpu.forget_event(event)
+    def is_foreign(self, number: int) -> bool:
+        """Whether a phase is a user's kernel."""
+        code = self._codes[number]
+        return isinstance(code, KernelText) and code.foreign
+
+    def suspects(self) -> tuple[list[str], list[str]]:
+        """What may be running: users' kernels, then others."""
+        kernels = [k for k in self.started if isinstance(self._codes[k], KernelText)]
+        own = [self.name_of(k) for k in kernels if self.is_foreign(k)]
+        return own, [self.name_of(k) for k in kernels if not self.is_foreign(k)]
 
     def run(self) -> int:
         """Start all phases; the number of the first that refused its data, else -1.
 
         What is copied to the host is there when it returns.
         """
-        with borrowed(self._gpu) as lanes:
-            self._start(lanes.origin, lanes)
-            self._gpu.wait(lanes.origin)
+        self.started = self.all
+        try:
+            with borrowed(self.gpu) as lanes:
+                self._start(lanes.origin, lanes)
+                self.gpu.wait(lanes.origin)
+        finally:
+            self.started = _NOTHING
         return self._finished()
 
     def run_for(self, caller: Caller) -> int:
         """As :meth:`run`; it returns at once where the caller's stream is given and the host needs nothing of it."""
-        gpu = self._gpu
+        gpu = self.gpu
+        self.started = self.all
         with borrowed(gpu) as lanes:
             origin = lanes.origin if caller.stream is None else caller.stream
             for stream in caller.arrivals:
@@ -203,6 +225,7 @@ class CudaProgram(Program):
                     return -1
                 pending.wait()
                 caller.pending = None
+        self.started = _NOTHING
         return self._finished()
 
     def _take_over(self, before: Pending | None, origin: int) -> None:
@@ -210,21 +233,17 @@ class CudaProgram(Program):
         if before is None:
             return
         if isinstance(before, _Unfinished) and all(c.is_idle for c in self._copies if c.inwards):
-            self._gpu.follow(origin, before.event)
+            self.gpu.follow(origin, before.event)
         else:
             before.wait()
 
     def _start(self, origin: int, lanes: Lanes) -> None:
-        gpu, stages = self._gpu, self._stages
+        gpu, stages = self.gpu, self._stages
         if self._large and all(c.is_idle for c in self._large):
-            if self._whole is None:
-                self._whole = Part(gpu, self._entries)
-            self._whole.start(origin, lanes)
-            self._started = (self._whole,)
-            return
-        self._started = self._parts
-        if self._begin:
+            self._light = stages = self._light or self._in_stages(())
+        elif self._begin:
             gpu.record(self._begin, origin)
+        self._parts = [s.part for s in stages if isinstance(s.part, Part)]
         for stage in stages:
             stream = lanes.side(stage.stream) if stage.stream else origin
             for a in stage.after:
@@ -238,7 +257,7 @@ class CudaProgram(Program):
 
     def _finished(self) -> int:
         """Bring what was copied to the host to where it belongs, and see whether data was refused."""
-        for part in self._started:
+        for part in self._parts:
             part.finish()
         return self._refused()
 
@@ -259,16 +278,20 @@ class CudaProgram(Program):
         Args:
             seconds: Receives one float64 for each phase.
         """
-        gpu = self._gpu
-        with borrowed(self._gpu) as lanes:
-            events = [gpu.event(timed=True) for _ in range(len(self._entries) + 1)]
-            gpu.record(events[0], lanes.origin)
-            for entry, event in zip(self._entries, events[1:], strict=True):
-                if isinstance(entry.item, Copy) and entry.item.inwards:
-                    entry.item.stage()
-                entry.item.start(lanes.origin)
-                gpu.record(event, lanes.origin)
-            gpu.wait(lanes.origin)
+        gpu = self.gpu
+        self.started = self.all
+        try:
+            with borrowed(gpu) as lanes:
+                events = [gpu.event(timed=True) for _ in range(len(self._entries) + 1)]
+                gpu.record(events[0], lanes.origin)
+                for entry, event in zip(self._entries, events[1:], strict=True):
+                    if isinstance(entry.item, Copy) and entry.item.inwards:
+                        entry.item.stage()
+                    entry.item.start(lanes.origin)
+                    gpu.record(event, lanes.origin)
+                gpu.wait(lanes.origin)
+        finally:
+            self.started = _NOTHING
         seconds[:] = [gpu.seconds(a, b) for a, b in itertools.pairwise(events)]
         for event in events:
             gpu.forget_event(event)
@@ -277,35 +300,40 @@ class CudaProgram(Program):
                 copy.finish()
         return self._refused()
 
+    def _in_stages(self, large: Sequence[Copy]) -> list[_Stage]:
+        """Entries in parts, ``large`` copies and what cannot be captured apart; and what waits for what among them."""
+        groups: list[list[Entry]] = []
+        apart = True
+        for e in self._entries:
+            before, apart = apart, e.item in large or not self._is_capturable(e)
+            if apart or before:
+                groups.append([])
+            groups[-1].append(e)
+        stages = []
+        for group in groups:
+            item = group[0].item
+            if isinstance(item, Copy) and item in large:
+                stages.append(_Stage(item, group[0].turn.stream))
+            else:
+                stages.append(_Stage(Part(self, group, capturable=self._is_capturable(group[0])), 0))
+        place = {e.number: k for k, group in enumerate(groups) for e in group}
+        used: dict[int, set[int]] = {}  # stages by stream of their entries
+        met: set[int] = set()  # stages on other streams that stream 0 has waited for
+        for k, (stage, group) in enumerate(zip(stages, groups, strict=True)):
+            needed = {place[a] for e in group for a in e.turn.after}
+            needed = needed.union(*(used.get(e.turn.stream, ()) for e in group)) - {k}
+            if stage.stream:
+                stage.after = [max((n for n in needed if not stages[n].stream), default=-1)]
+                stage.after += sorted(n for n in needed if stages[n].stream not in (0, stage.stream))
+            else:
+                stage.after = sorted(n for n in needed if stages[n].stream and n not in met)
+                met.update(stage.after)
+            for e in group:
+                used.setdefault(e.turn.stream, set()).add(k)
+        for k in {a for s in stages for a in s.after if a >= 0}:
+            stages[k].event = self._events.new()
+        return stages
 
-def _stages(gpu: Device, entries: Sequence[Entry]) -> list[_Stage]:
-    """Entries as parts, large copies to the device apart; and what waits for what between them."""
-    groups: list[list[Entry]] = []
-    apart = True
-    for e in entries:
-        before, apart = apart, isinstance(e.item, Copy) and e.item.is_large
-        if apart or before:
-            groups.append([])
-        groups[-1].append(e)
-    stages = []
-    for group in groups:
-        first = group[0]
-        large = isinstance(first.item, Copy) and first.item.is_large
-        stages.append(_Stage(first.item, first.turn.stream) if large else _Stage(Part(gpu, group), 0))  # type: ignore[arg-type]
-    place = {e.number: k for k, group in enumerate(groups) for e in group}
-    used: dict[int, set[int]] = {}  # stages by stream of their entries
-    met: set[int] = set()  # stages on other streams that stream 0 has waited for
-    for k, (stage, group) in enumerate(zip(stages, groups, strict=True)):
-        needed = {place[a] for e in group for a in e.turn.after}
-        needed = needed.union(*(used.get(e.turn.stream, ()) for e in group)) - {k}
-        if stage.stream:
-            stage.after = [max((n for n in needed if not stages[n].stream), default=-1)]
-            stage.after += sorted(n for n in needed if stages[n].stream not in (0, stage.stream))
-        else:
-            stage.after = sorted(n for n in needed if stages[n].stream and n not in met)
-            met.update(stage.after)
-        for e in group:
-            used.setdefault(e.turn.stream, set()).add(k)
-    for k in {a for s in stages for a in s.after if a >= 0}:
-        stages[k].event = gpu.event()
-    return stages
+    def _is_capturable(self, entry: Entry) -> bool:
+        code = self._codes[entry.number]
+        return not isinstance(code, KernelText) or code.capturable
