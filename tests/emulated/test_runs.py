@@ -198,7 +198,7 @@ def test_runs_on_the_same_memory_and_on_others_in_any_order(gpu, seed):
 
 def test_runs_on_the_same_memory_with_another_arena(gpu):
     """As it happens when several threads give theirs back in another order."""
-    from accord.runtime.frame import Arena
+    from accord.runtime.arena import Arena
 
     m = simple()
     far = [on_device(gpu, np.zeros((3, 8), F)) for _ in range(3)]

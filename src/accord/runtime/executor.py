@@ -21,8 +21,9 @@ from accord.ir import dims as D
 from accord.ir.compute import content_symbol
 from accord.plan.plan import Plan, Slot, Step, Storage
 from accord.runtime import control
+from accord.runtime.arena import Arena, orders_for
 from accord.runtime.binding import Binding
-from accord.runtime.frame import Arena, Frame, Segment, disagreement, orders_for
+from accord.runtime.frame import Frame, Segment, disagreement
 from accord.runtime.growth import refuse_growth
 from accord.runtime.returned import ReturnedMemory
 from accord.runtime.shortage import no_memory, no_memory_for_constants, no_memory_for_run
