@@ -25,7 +25,7 @@ from typing import Any
 
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
-from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
+from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.backends.epilogue import Extra
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir.strides import Access
@@ -46,6 +46,7 @@ class Problem:
         sizes: Of its launch.
         flops: Of one.
         shapes: Of A, B, the bias, and the result, as PyTorch has them; the result of images has channels last.
+        residual: Something is added to the result.
         options: Step and padding of a convolution; None of a product.
         activation: After the bias.
         count: How often a model has it.
@@ -59,26 +60,33 @@ class Problem:
     options: tuple[int, int] | None
     activation: str
     count: int = 1
+    residual: bool = False
 
 
-def epilogue(dtype: str, activation: str) -> Expr:
-    """Bias, then the activation, then the type in memory."""
+def epilogue(dtype: str, activation: str, *, residual: bool = False) -> Expr:
+    """Bias, then the activation, then what is added, then the type in memory."""
     total = operand(0, "f32") + cast(operand(1, dtype), "f32")
     if activation == "gelu":
-        total = total * 0.5 * (call("erf", total * math.sqrt(0.5)) + 1.0)
+        total = call("gelu_erf", total)
     if activation == "relu":
         total = call("max", total, const(0.0, "f32"))
+    if residual:
+        total = total + cast(operand(2, dtype), "f32")
     return cast(total, dtype)
 
 
-def product(m: int, n: int, k: int, activation: str = "", dtype: str = "f16") -> Problem:
-    """``activation(x @ w.T + bias)``, as ``F.linear`` has its weights."""
+def product(
+    m: int, n: int, k: int, activation: str = "", dtype: str = "f16", *, residual: bool = False
+) -> Problem:
+    """``activation(x @ w.T + bias)`` and perhaps something added, as ``F.linear`` has its weights."""
+    extras = [Extra(dtype, Access((0, 1))), *([Extra(dtype, Access((n, 1)))] if residual else [])]
     kernel, sizes = contraction_kernel(
         (), (m,), (n,), (k,), Factor(dtype, Access((k, 1))), Factor(dtype, Access((1, k))), Access((n, 1)),
-        epilogue(dtype, activation), [Extra(dtype, Access((0, 1)))], precision="tf32",
+        epilogue(dtype, activation, residual=residual), extras, precision="tf32",
     )  # fmt: skip
     shapes = ((m, k), (n, k), (n,), (m, n))
-    return Problem(f"linear {m}x{n}x{k} {activation}", kernel, tuple(sizes), 2 * m * n * k, shapes, None, activation)
+    name = f"linear {m}x{n}x{k}" + f" {activation}" * bool(activation) + " add" * residual + f" {dtype}" * (dtype != "f16")
+    return Problem(name, kernel, tuple(sizes), 2 * m * n * k, shapes, None, activation, residual=residual)
 
 
 def conv(images: int, c: int, size: int, taps: int, m: int, step: int, count: int = 1) -> Problem:
@@ -123,8 +131,9 @@ def resnet50(images: int) -> list[Problem]:
 def problems(only: str) -> list[Problem]:
     """All whose name contains ``only``."""
     found = []
-    for m in (128, 4096, 197, 6304):
-        found += [product(m, 768, 768), product(m, 2304, 768), product(m, 3072, 768, "gelu"), product(m, 768, 3072)]
+    for m in (128, 4096, 197, 6304, 1024):
+        found += [product(m, 768, 768), product(m, 2304, 768), product(m, 3072, 768, "gelu")]
+        found += [product(m, 768, 3072, residual=True)]
     found += [product(1, 1000, 2048), product(8192, 8192, 8192), product(4096, 4096, 4096)]
     found += [product(4096, 4096, 4096, dtype="bf16")]
     for images in (1, 32):
@@ -149,7 +158,8 @@ def prepared(p: Problem, tile: Tile, architecture: int) -> list[Any] | str:
         n: Memory(256, (1,), (1,), NUMPY[t]) for n, t in zip(names, p.kernel.pointers, strict=True)
     }
     made = []
-    for kernel, start in zip((p.kernel, p.kernel.parts), launches(p.kernel, tile, p.sizes), strict=True):
+    texts = (text_of(p.kernel, tile, p.sizes), p.kernel.parts)
+    for kernel, start in zip(texts, launches(p.kernel, tile, p.sizes), strict=True):
         if not start.tasks:
             continue
         options = {"num_warps": start.warps, "num_stages": start.stages}
@@ -205,18 +215,21 @@ class Inputs:
         self.a = torch.randn(a, device=device).to(dtype).contiguous(memory_format=form)
         self.b = (torch.randn(b, device=device) * depth**-0.5).to(dtype).contiguous(memory_format=form)
         self.bias = torch.randn(bias, device=device).to(dtype)
+        self.added = torch.randn(out, device=device).to(dtype) if p.residual else None
         self.out = torch.full(out, math.nan, device=device, dtype=dtype).contiguous(memory_format=form)
         self.packed = self.b if p.options is None else self.b.permute(2, 3, 1, 0).contiguous()
 
     def peer(self, *, whole: bool = True) -> Any:
-        """What PyTorch makes of them, with or without the activation."""
+        """What PyTorch makes of them, with or without the activation and what is added."""
         import torch.nn.functional as F
 
-        return self._made(F, self.a, self.b, self.bias, self.p.activation if whole else "")
+        added, activation = (self.added, self.p.activation) if whole else (None, "")
+        return self._made(F, self.a, self.b, self.bias, added, activation)
 
-    def _made(self, f: Any, a: Any, b: Any, bias: Any, activation: str) -> Any:
+    def _made(self, f: Any, a: Any, b: Any, bias: Any, added: Any, activation: str) -> Any:
         total = f.linear(a, b, bias) if self.p.options is None else f.conv2d(a, b, bias, *self.p.options)
-        return getattr(f, activation)(total) if activation else total
+        total = getattr(f, activation)(total) if activation else total
+        return total if added is None else total + added
 
     def error(self) -> float:
         """Of the output, relative to the same in a wider type."""
@@ -225,7 +238,9 @@ class Inputs:
 
         wide = torch.float64 if self.p.options is None else torch.float32
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=False):
-            expected = self._made(F, self.a.to(wide), self.b.to(wide), self.bias.to(wide), self.p.activation)
+            added = None if self.added is None else self.added.to(wide)
+            a, b, bias = (t.to(wide) for t in (self.a, self.b, self.bias))
+            expected = self._made(F, a, b, bias, added, self.p.activation)
         gap = (self.out.to(wide) - expected).norm() / expected.norm()
         return float(gap)
 
@@ -237,8 +252,10 @@ def starter(p: Problem, inputs: Inputs, made: Sequence[Any], scratch: Any) -> Ca
     from accord.kernels.device import launch
 
     values: dict[str, Any] = dict(zip(p.kernel.names, p.sizes, strict=True))
-    tensors = (inputs.a, inputs.packed, inputs.bias, inputs.out, scratch)
-    values |= {n: t.data_ptr() for n, t in zip(("p0", "p1", "p2", "p3", "work"), tensors, strict=True)}
+    added = [] if inputs.added is None else [inputs.added]
+    tensors = (inputs.a, inputs.packed, inputs.bias, *added, inputs.out, scratch)
+    names = [*(f"p{i}" for i in range(len(tensors) - 1)), "work"]
+    values |= {n: t.data_ptr() for n, t in zip(names, tensors, strict=True)}
     ready = []
     for grid, built in made:
         arguments = [(kind, values[n]) for n, kind in zip(built.passed, built.kinds, strict=True)]
@@ -261,6 +278,7 @@ def shown(tile: Tile) -> str:
     """A tile in short."""
     words = [f"{tile.m}x{tile.n}x{tile.k}", f"w{tile.warps}", f"s{tile.stages}"]
     words += [f"/{tile.splits}"] * (tile.splits > 1) + ["flat"] * tile.flat + ["tma"] * tile.described
+    words += [("turns" if tile.turns else "together") + f" g{tile.group}"] * bool(tile.hopper)
     return " ".join(words)
 
 
@@ -273,7 +291,8 @@ def measured(p: Problem, tried: Sequence[tuple[Tile, Any]]) -> dict[str, Any]:
     sets = [first, *(Inputs(p) for _ in range(min(SETS, -(-ROTATED // size)) - 1))]
     row: dict[str, Any] = {"problem": p.name, "count": p.count, "flops": p.flops, "tiles": {}}
     row["torch"] = median_us([lambda i=i: i.peer(whole=False) for i in sets])
-    row["torch with activation"] = median_us([lambda i=i: i.peer() for i in sets]) if p.activation else row["torch"]
+    more = p.activation or p.residual
+    row["torch with activation"] = median_us([lambda i=i: i.peer() for i in sets]) if more else row["torch"]
     for tile, made in tried:
         if isinstance(made, str):
             row["tiles"][shown(tile)] = made

@@ -26,7 +26,7 @@ from accord.backends.cuda.contraction import (
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.expr.lang import FLOATS, topological
 
-__all__ = ["CONSTANTS", "module_of"]
+__all__ = ["CONSTANTS", "Writer", "module_of", "uses_sum"]
 
 #: What is compiled in beside ``ContractionKernel.sized`` and the width ``v`` of each pattern.
 CONSTANTS: Final = (
@@ -59,12 +59,12 @@ def module_of(kernel: ContractionKernel) -> str:
     parts = ["import triton\nimport triton.language as tl"]
     store = f"finish(acc, which, m, m_in, column, BC: tl.constexpr, {head})"
     writers = {
-        store: _Writer.finish,
-        f"{kernel.symbol}({head})": _Writer.multiply,
-        f"{kernel.parts.symbol}({head})": _Writer.add_parts,
+        store: Writer.finish,
+        f"{kernel.symbol}({head})": Writer.multiply,
+        f"{kernel.parts.symbol}({head})": Writer.add_parts,
     }
     for heading, write in writers.items():
-        writer = _Writer(kernel, ", ".join([*names, *constants]))
+        writer = Writer(kernel, ", ".join([*names, *constants]))
         write(writer)
         parts.append(f"@triton.jit\ndef {heading}:\n" + "\n".join(writer.lines))
     return "\n\n\n".join(parts) + "\n"
@@ -79,7 +79,14 @@ class _Lines(list[str]):
         super().append("    " * self.depth + text)
 
 
-class _Writer:
+class Writer:
+    """Writes the functions of one kernel.
+
+    Args:
+        kernel: The kernel.
+        arguments: What a function hands on to another.
+    """
+
     def __init__(self, kernel: ContractionKernel, arguments: str) -> None:
         self.k = kernel
         self.arguments = arguments
@@ -162,9 +169,17 @@ class _Writer:
     def place(self) -> None:
         """The tile of a program."""
         self.sizes()
-        self.emit("products = " + (" * ".join(f"e{a}" for a in self.axes[BATCH]) or "1"))
         self.emit("tile = tl.program_id(0)")
-        self.emit("down = tl.cdiv(M, BM)")
+        self.locate("BM")
+        self.emit("m = row + tl.arange(0, BM)")
+        self.emit("n = column + tl.arange(0, BN)")
+        self.emit("m_in = tl.full([BM], 1, tl.int1) if EVEN_M else m < M")
+        self.emit("n_in = tl.full([BN], 1, tl.int1) if EVEN_N else n < N")
+
+    def locate(self, height: str) -> None:
+        """The product, and the first row and column, of a tile by its number."""
+        self.emit("products = " + (" * ".join(f"e{a}" for a in self.axes[BATCH]) or "1"))
+        self.emit(f"down = tl.cdiv(M, {height})")
         self.emit("across = tl.cdiv(N, BN)")
         self.emit("which = 0")
         if self.axes[BATCH]:
@@ -174,12 +189,8 @@ class _Writer:
         self.emit("first = tile // (GROUP * across) * GROUP")
         self.emit("high = tl.minimum(down - first, GROUP)")
         self.emit("tile = tile % (GROUP * across)")
-        self.emit("row = (first + tile % high) * BM")
-        self.emit("m = row + tl.arange(0, BM)")
+        self.emit(f"row = (first + tile % high) * {height}")
         self.emit("column = tile // high * BN")
-        self.emit("n = column + tl.arange(0, BN)")
-        self.emit("m_in = tl.full([BM], 1, tl.int1) if EVEN_M else m < M")
-        self.emit("n_in = tl.full([BN], 1, tl.int1) if EVEN_N else n < N")
 
     def begin(self, tensors: Sequence[int]) -> None:
         """Where tensors begin in a tile."""
@@ -447,13 +458,22 @@ class _Writer:
         self.sizes()
         self.emit("n = column + tl.arange(0, BC)")
         self.emit("n_in = tl.full([BC], 1, tl.int1) if EVEN_N else n < N")
-        last = len(self.k.patterns) - 1
-        first = last - len(self.k.extras)
-        self.begin(range(first, last + 1))
-        names = ["acc", *map(self.extra, range(first, last))]
-        value = self.printer().value(self.k.expr, names)
-        if not _uses_sum(self.k):
+        value = self.finished()
+        if not uses_sum(self.k):
             value = f"tl.broadcast_to({value}, [BM, BC])"
+        self.keep(value)
+
+    def finished(self) -> str:
+        """The value of the expression of the sums ``acc``."""
+        last = len(self.k.patterns) - 1
+        extras = range(last - len(self.k.extras), last)
+        self.begin(extras)
+        return self.printer().value(self.k.expr, ["acc", *map(self.extra, extras)])
+
+    def keep(self, value: str) -> None:
+        """Store results."""
+        last = len(self.k.patterns) - 1
+        self.begin([last])
         if self.k.expr.dtype == "bool":
             value = f"({value}).to(tl.int8)"
         for group, name in ((ROWS, "m"), (COLUMNS, "n")):
@@ -471,5 +491,6 @@ class _Writer:
         return self.loaded(i, at, " & ".join(masks))
 
 
-def _uses_sum(kernel: ContractionKernel) -> bool:
+def uses_sum(kernel: ContractionKernel) -> bool:
+    """Whether what is stored depends on the sums."""
     return any(n.op == "operand" and n.value == 0 for n in topological((kernel.expr,)))

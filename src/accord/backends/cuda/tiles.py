@@ -11,14 +11,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.code import CudaLaunch, KernelText, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
+from accord.backends.cuda.hopper_contraction import HopperContraction, suits_hopper
 from accord.errors import CompileError
 from accord.expr.cost import cost_of
 from accord.expr.lang import bits
 from accord.record import record
 
-__all__ = ["Device", "Tile", "candidates", "launches", "workspace"]
+__all__ = ["Device", "Tile", "candidates", "launches", "text_of", "workspace"]
 
 
 @record
@@ -50,6 +51,9 @@ class Tile:
         splits: Parts of a sum.
         flat: All depth axes are walked as one.
         described: A and B are read through tensor descriptors, which a kernel makes in scratch memory of its own.
+        hopper: Of :class:`HopperContraction`, which has as many programs as this says and walks the tiles; 0: of the
+            Triton text.
+        turns: There each group of warps has a tile of its own.
     """
 
     m: int
@@ -61,6 +65,8 @@ class Tile:
     splits: int = 1
     flat: bool = False
     described: bool = False
+    hopper: int = 0
+    turns: bool = False
 
 
 #: Tile of the kernel that adds parts.
@@ -94,17 +100,21 @@ def launches(
         raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
     p = kernel.problem(sizes)
     known = hints_of(sizes) if hints is None else hints
+    if tile.hopper and not suits_hopper(kernel, sizes):
+        raise CompileError("the copy engine does not take the operands of this kernel")
     values = dict(zip(kernel.names, sizes, strict=True))
     kept = [(values[n], hint) for n, hint in zip(kernel.names, known, strict=True) if n not in kernel.sized]
     sized = {n: values[n] for n in kernel.sized}
 
     def started(own: Tile, parts: int, *, needed: bool) -> CudaLaunch:
         grid = (-(-p.m // own.m) * -(-p.n // own.n) * p.batch, parts, 1)
+        if own.hopper:
+            grid = (min(own.hopper, grid[0]), 1, 1)
         return CudaLaunch(
             tuple(n for n, _ in kept),
             math.prod(grid) if needed else 0,
             grid,
-            tuple(sized.items()) + _constants(kernel, own, p, tile.splits),
+            tuple(sized.items()) + (_hopper_constants(own, p) if own.hopper else _constants(kernel, own, p, tile.splits)),
             tuple(hint for _, hint in kept),
             any(abs(n) >= 1 << 31 for n in sizes),
             own.warps,
@@ -112,6 +122,35 @@ def launches(
         )
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
+
+
+def text_of(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> KernelText:
+    """The text that a launch with a tile starts."""
+    if not tile.hopper:
+        return kernel
+    return HopperContraction.of(kernel, sizes, _rows(tile), tile.n, turns=tile.turns)
+
+
+def _rows(tile: Tile) -> int:
+    """Rows of a tile of a group of warps."""
+    return tile.m if tile.turns else tile.m // 2
+
+
+def _hopper_constants(tile: Tile, p: Problem) -> tuple[tuple[str, int | bool], ...]:
+    return (
+        ("BM", _rows(tile)),
+        ("BN", tile.n),
+        ("BK", tile.k),
+        ("STAGES", tile.stages),
+        ("GROUP", tile.group),
+        *_divisors(p),
+    )
+
+
+def _divisors(p: Problem) -> tuple[tuple[str, int], ...]:
+    """What divides sizes and strides."""
+    whole = ((name, math.gcd(size, 16)) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner)))
+    return (*whole, *((f"v{i}", width) for i, width in enumerate(p.widths)))
 
 
 def _constants(kernel: ContractionKernel, tile: Tile, p: Problem, splits: int) -> tuple[tuple[str, int | bool], ...]:
@@ -128,8 +167,7 @@ def _constants(kernel: ContractionKernel, tile: Tile, p: Problem, splits: int) -
         ("EVEN_M", p.m % tile.m == 0),
         ("EVEN_N", p.n % tile.n == 0),
         ("EVEN_K", (p.k if tile.flat else p.inner) % tile.k == 0),
-        *((name, math.gcd(size, 16)) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner))),
-        *((f"v{i}", width) for i, width in enumerate(p.widths)),
+        *_divisors(p),
     )
 
 
