@@ -221,8 +221,8 @@ class Machine:
         products = self._pending("products")
         while len(products) > count:
             products.pop(0).finish()
-        (last,) = deps
-        return last if getattr(last, "found", last) is None else getattr(last, "found", last)
+        found = [d.found if isinstance(d, Product) and d.found is not None else d for d in deps]
+        return found[0] if len(found) == 1 else found
 
     def _specialise(self, parts: Any, warps: Any, registers: Any) -> None:
         del warps, registers

@@ -10,8 +10,9 @@ Names: ``c0 ...`` coordinates along the axes, ``m n k which`` positions in the g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Final
 
 from accord.backends.cuda.contraction import (
@@ -463,12 +464,12 @@ class Writer:
             value = f"tl.broadcast_to({value}, [BM, BC])"
         self.keep(value)
 
-    def finished(self) -> str:
-        """The value of the expression of the sums ``acc``."""
+    def finished(self, known: Mapping[int, str] = MappingProxyType({})) -> str:
+        """The value of the expression of the sums ``acc``; ``known`` are names of extras that were read before."""
         last = len(self.k.patterns) - 1
         extras = range(last - len(self.k.extras), last)
-        self.begin(extras)
-        return self.printer().value(self.k.expr, ["acc", *map(self.extra, extras)])
+        self.begin([i for i in extras if i not in known])
+        return self.printer().value(self.k.expr, ["acc", *(known.get(i) or self.extra(i) for i in extras)])
 
     def keep(self, value: str) -> None:
         """Store results."""

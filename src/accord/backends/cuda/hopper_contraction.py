@@ -29,6 +29,8 @@ STORED = 8192
 #: Axes that the copy engine walks.
 _MOST_AXES = 5
 _CACHE_LINE = 8
+#: Sums of a thread up to which there are registers for all that is read beside them.
+_HELD = 96
 
 
 def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
@@ -66,32 +68,39 @@ class HopperContraction(KernelText):
 
     Attributes:
         kernel: The pattern.
+        rows: Of a tile of a group of warps.
+        widths: Columns of a tile, as powers of two.
         turns: Each group of warps has a tile of its own.
-        pieces: Parts of the columns of a tile that are stored one after the other; a power of two.
         copied: The copy engine stores results.
     """
 
     kernel: ContractionKernel
+    rows: int
+    widths: tuple[int, ...]
     turns: bool
-    pieces: int
     copied: bool
 
     @staticmethod
-    def of(kernel: ContractionKernel, sizes: Sequence[int], m: int, n: int, *, turns: bool) -> HopperContraction:
-        """The text for tiles of ``m`` rows of a group of warps and ``n`` columns."""
-        pieces = max(1, m * n * bits(kernel.out.dtype) // (8 * STORED))
-        return HopperContraction(kernel, turns, pieces, _stored_by_copies(kernel, sizes))
+    def of(kernel: ContractionKernel, sizes: Sequence[int], rows: int, columns: int, *, turns: bool) -> HopperContraction:
+        """The text for tiles of so many rows of a group of warps and so many columns."""
+        widths = tuple(1 << i for i in range(columns.bit_length() - 1, -1, -1) if columns >> i & 1)
+        return HopperContraction(kernel, rows, widths, turns, _stored_by_copies(kernel, sizes))
 
     @property
     def symbol(self) -> str:
         """Name by content."""
-        text = f"{self.kernel.symbol};{self.turns};{self.pieces};{self.copied}"
+        text = f"{self.kernel.symbol};{self.rows};{self.widths};{self.turns};{self.copied}"
         return f"hopper_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property
     def pointers(self) -> tuple[str, ...]:
         """See :class:`~accord.backends.cuda.code.KernelText`."""
         return self.kernel.pointers
+
+    @property
+    def piece(self) -> int:
+        """Columns that are stored at once."""
+        return min(self.widths[-1], STORED * 8 // (self.rows * bits(self.kernel.out.dtype)))
 
     def text(self) -> str:
         """The module."""
@@ -114,32 +123,42 @@ store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_globa
 class _Module:
     """Writes the functions of a module."""
 
-    tiles = "a_tiles, b_tiles, full, empty"
-
     def __init__(self, kernel: HopperContraction) -> None:
         self.h, self.k = kernel, kernel.kernel
-        self.shared = 1 if kernel.turns else 2  # parts of A in a step
-        self.names = [*(f"p{i}" for i in range(len(self.k.patterns))), "work", *self.k.integers]
-        constants = [*self.k.sized, *CONSTANTS, *(f"v{i}" for i in range(len(self.k.patterns)))]
-        self.head = ", ".join([*self.names, *(f"{n}: tl.constexpr" for n in constants)])
-        self.arguments = ", ".join([*self.names, *constants])
+        self.parts = range(len(kernel.widths))
+        self.halves = 1 if kernel.turns else 2  # of A in a step
+        self.last = len(self.k.patterns) - 1
+        names = [*(f"p{i}" for i in range(self.last + 1)), "work", *self.k.integers]
+        constants = [*self.k.sized, *CONSTANTS, *(f"v{i}" for i in range(self.last + 1))]
+        self.head = ", ".join([*names, *(f"{n}: tl.constexpr" for n in constants)])
+        self.arguments = ", ".join([*names, *constants])
+        self.b_tiles = ", ".join(f"b{p}_tiles" for p in self.parts)
+        self.rings = f"a_tiles, {self.b_tiles}, y_tiles, full, empty" + ", turn" * kernel.turns
+        writer = Writer(self.k, "")
+        extras = range(self.last - len(self.k.extras), self.last)
+        #: Extras that are read before the products: those that are the same in all rows, and others if few sums are held.
+        held = kernel.rows * sum(kernel.widths) // 128
+        self.early = [i for i in extras if writer.repeats(i, ROWS) or held <= _HELD]
+        self.given = "".join(f", e{i}_" for i in self.early)
 
     def text(self) -> str:
         """All of them."""
-        turn = ", turn" * self.h.turns
+        layout = "layout: tl.constexpr"
         written = {
             f"{self.h.symbol}({self.head})": self.begin,
-            f"produce({self.tiles}, {self.head})": self.produce,
-            f"consume(y_tiles, {self.tiles}{turn}, WHO: tl.constexpr, {self.head})": self.consume,
-            f"finished(acc, which, row, column, layout: tl.constexpr, {self.head})": self.finished,
-            f"keep(value, which, row, column, layout: tl.constexpr, {self.head})": self.keep,
+            f"produce_a(a_tiles, full, empty, {self.head})": self.produce_a,
+            f"produce_b({self.b_tiles}, full, empty, {self.head})": self.produce_b,
+            f"consume({self.rings}, WHO: tl.constexpr, {self.head})": self.consume,
+            f"early(which, row, column, WIDTH: tl.constexpr, {layout}, {self.head})": self.read_early,
+            f"finished(acc{self.given}, which, row, column, {layout}, {self.head})": self.finished,
+            f"keep(value, which, row, column, {layout}, {self.head})": self.keep,
         }
-        parts = []
+        texts = []
         for heading, write in written.items():
             writer = Writer(self.k, self.arguments)
             write(writer)
-            parts.append(f"@gluon.jit\ndef {heading}:\n" + "\n".join(writer.lines))
-        return _HEAD + "\n\n\n".join(parts) + "\n"
+            texts.append(f"@gluon.jit\ndef {heading}:\n" + "\n".join(writer.lines))
+        return _HEAD + "\n\n\n".join(texts) + "\n"
 
     # descriptors
 
@@ -173,54 +192,65 @@ class _Module:
 
     # functions
 
-    def sizes(self, w: Writer, group: str) -> None:
+    def begin(self, w: Writer) -> None:
+        """Shared memory, barriers, and who does what."""
+        rank = len(w.steps(self.last, BATCH)) if self.h.copied else 0
+        tiles = [("a", "p0", f"{self.halves} * STAGES", self.walk(w, 0, ("BM", "BK"))[2])]
+        for p, width in enumerate(self.h.widths):
+            tiles.append((f"b{p}", "p1", "STAGES", self.walk(w, 1, ("BK", str(width)))[2]))
+        tiles.append(("y", f"p{self.last}", "4", ", ".join([*["1"] * rank, "BM", str(self.h.piece)])))
+        for name, pointer, count, block in tiles:
+            w.emit(f"{name}_type: tl.constexpr = {pointer}.dtype.element_ty")
+            w.emit(f"{name}_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([{block}], {name}_type)")
+            w.emit(f"{name}_tiles = tl.allocate_shared_memory({name}_type, [{count}, {block}], {name}_layout)")
+        barriers = {"full": ("STAGES", 2), "empty": ("STAGES", self.halves)} | ({"turn": ("2", 1)} if self.h.turns else {})
+        for name, (count, arrivals) in barriers.items():
+            w.emit(f"{name} = tl.allocate_shared_memory(tl.int64, [{count}, 1], mbarrier.MBarrierLayout())")
+            with w.indented(f"for i in tl.static_range({count}):"):
+                w.emit(f"mbarrier.init({name}.index(i), count={arrivals})")
+        w.emit("fence_async_shared()")
+        w.emit("tl.warp_specialize(")
+        w.emit("    [")
+        for who in (0, 1):
+            w.emit(f"        (consume, ({self.rings}, tl.constexpr({who}), {self.arguments})),")
+        w.emit(f"        (produce_a, (a_tiles, full, empty, {self.arguments})),")
+        w.emit(f"        (produce_b, ({self.b_tiles}, full, empty, {self.arguments})),")
+        w.emit("    ],")
+        w.emit("    [4, 1, 1],")
+        w.emit("    [240, 24, 24],")
+        w.emit(")")
+
+    def sizes(self, w: Writer) -> None:
         """What a walk over tiles needs."""
         w.sizes()
         w.emit(f"K = e{w.axes[DEPTH][0]} // VK * VK")
         w.emit("steps = tl.cdiv(K, BK)")
         w.emit("products = " + (" * ".join(f"e{a}" for a in w.axes[BATCH]) or "1"))
-        w.emit(f"HEIGHT: tl.constexpr = {self.shared} * BM")
+        w.emit(f"HEIGHT: tl.constexpr = {self.halves} * BM")
         w.emit("tiles = products * tl.cdiv(M, HEIGHT) * tl.cdiv(N, BN)")
-        w.emit(group)
 
-    def begin(self, w: Writer) -> None:
-        """Shared memory, barriers, and who does what."""
-        blocks = [self.walk(w, i, b)[2] for i, b in enumerate((("BM", "BK"), ("BK", "BN")))]
-        rank = len(w.steps(len(self.k.patterns) - 1, BATCH)) if self.h.copied else 0
-        blocks.append(", ".join([*["1"] * rank, "BM", f"BN // {self.h.pieces}"]))
-        kinds = ("p0", "p1", f"p{len(self.k.patterns) - 1}")
-        counts = (f"{self.shared} * STAGES", "STAGES", "4")
-        for name, block, kind, count in zip("aby", blocks, kinds, counts, strict=True):
-            w.emit(f"{name}_type: tl.constexpr = {kind}.dtype.element_ty")
-            w.emit(f"{name}_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([{block}], {name}_type)")
-            w.emit(f"{name}_tiles = tl.allocate_shared_memory({name}_type, [{count}, {block}], {name}_layout)")
-        for name in ("full", "empty"):
-            w.emit(f"{name} = tl.allocate_shared_memory(tl.int64, [STAGES, 1], mbarrier.MBarrierLayout())")
-        with w.indented("for i in tl.static_range(STAGES):"):
-            w.emit("mbarrier.init(full.index(i), count=1)")
-            w.emit(f"mbarrier.init(empty.index(i), count={self.shared})")
-        if self.h.turns:
-            w.emit("turn = tl.allocate_shared_memory(tl.int64, [2, 1], mbarrier.MBarrierLayout())")
-            with w.indented("for i in tl.static_range(2):"):
-                w.emit("mbarrier.init(turn.index(i), count=1)")
-        w.emit("fence_async_shared()")
-        w.emit("tl.warp_specialize(")
-        w.emit("    [")
-        turn = ", turn" * self.h.turns
-        for who in (0, 1):
-            w.emit(f"        (consume, (y_tiles, {self.tiles}{turn}, tl.constexpr({who}), {self.arguments})),")
-        w.emit(f"        (produce, ({self.tiles}, {self.arguments})),")
-        w.emit("    ],")
-        w.emit("    [4, 1],")
-        w.emit("    [240, 24],")
-        w.emit(")")
-
-    def produce(self, w: Writer) -> None:
-        """Ask for all steps of all tiles."""
-        self.sizes(w, "step = 0")
+    def produce_a(self, w: Writer) -> None:
+        """Ask for all steps of A of all tiles."""
+        self.sizes(w)
         self.describe(w, 0, "a", ("BM", "BK"), "a_tiles.layout")
-        self.describe(w, 1, "b", ("BK", "BN"), "b_tiles.layout")
-        w.emit(f"BYTES: tl.constexpr = (HEIGHT + BN) * BK * {bits(self.k.product) // 8}")
+        places = [(f"row + {half} * BM", "start") for half in range(self.halves)]
+        copies = [("a", self.place(w, 0, at), f"a_tiles.index(stage * {self.halves} + {h})") for h, at in enumerate(places)]
+        self.produce(w, "HEIGHT", copies)
+
+    def produce_b(self, w: Writer) -> None:
+        """Ask for all steps of B of all tiles."""
+        self.sizes(w)
+        copies, first = [], 0
+        for p, width in enumerate(self.h.widths):
+            self.describe(w, 1, f"b{p}_", ("BK", str(width)), f"b{p}_tiles.layout")
+            at = self.place(w, 1, ("start", f"column + {first}"))
+            copies.append((f"b{p}_", at, f"b{p}_tiles.index(stage)"))
+            first += width
+        self.produce(w, "BN", copies)
+
+    def produce(self, w: Writer, height: str, copies: Sequence[tuple[str, str, str]]) -> None:
+        """Start ``copies`` (descriptor, place, tile) of each step."""
+        w.emit("step = 0")
         with w.indented("for t in range(tl.program_id(0), tiles, tl.num_programs(0)):"):
             w.emit("tile = t")
             w.locate("HEIGHT")
@@ -228,85 +258,98 @@ class _Module:
             with w.indented("for i in range(steps):"):
                 w.emit("stage = step % STAGES")
                 w.emit("mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)")
-                w.emit("mbarrier.expect(full.index(stage), BYTES)")
+                w.emit(f"mbarrier.expect(full.index(stage), {height} * BK * {bits(self.k.product) // 8})")
                 w.emit("start = i * BK")
-                for part in range(self.shared):
-                    at = self.place(w, 0, (f"row + {part} * BM", "start"))
-                    tile = f"a_tiles.index(stage * {self.shared} + {part})"
-                    w.emit(f"load_tile(a, [{at}], full.index(stage), {tile})")
-                at = self.place(w, 1, ("start", "column"))
-                w.emit(f"load_tile(b, [{at}], full.index(stage), b_tiles.index(stage))")
+                for name, at, target in copies:
+                    w.emit(f"load_tile({name}, [{at}], full.index(stage), {target})")
                 w.emit("step += 1")
 
     def consume(self, w: Writer) -> None:
         """Multiply all steps of the tiles of a group of warps, and store."""
-        last = len(self.k.patterns) - 1
-        who, every, part = ("WHO", 2, "stage") if self.h.turns else ("0", 1, "stage * 2 + WHO")
-        self.sizes(w, f"step = {who} * steps")
+        who, every, half = ("WHO", 2, "stage") if self.h.turns else ("0", 1, "stage * 2 + WHO")
+        self.sizes(w)
+        w.emit(f"step = {who} * steps")
         if self.h.turns:
             w.emit("number = 0")
-        parts = 1
-        while parts <= self.h.pieces:
-            layout = f"tl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN // {parts}, 16])"
-            w.emit(f"layout{parts}: tl.constexpr = {layout}")
-            parts *= 2
+        width = self.h.widths[0]
+        while width >= self.h.piece:
+            w.emit(f"layout{width}: tl.constexpr = tl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16])")
+            width //= 2
         if self.h.copied:
-            self.describe(w, last, "results", ("BM", f"BN // {self.h.pieces}"), "y_tiles.layout")
+            self.describe(w, self.last, "results", ("BM", str(self.h.piece)), "y_tiles.layout")
         else:
             w.emit(f"across_rows: tl.constexpr = {self.coalesced()}")
         first = f"tl.program_id(0) + {who} * tl.num_programs(0)"
+        sums = [f"sum{p}" for p in self.parts]
         with w.indented(f"for t in range({first}, tiles, {every} * tl.num_programs(0)):"):
             w.emit("tile = t")
             w.locate("HEIGHT")
             w.coordinates(BATCH)
-            w.emit("acc = tl.zeros([BM, BN], tl.float32, layout=layout1)")
+            if not self.h.turns:
+                w.emit("row += WHO * BM")
+            for s, width in zip(sums, self.h.widths, strict=True):
+                w.emit(f"{s} = tl.zeros([BM, {width}], tl.float32, layout=layout{width})")
+            self.read_all_early(w)
             if self.h.turns:  # a barrier tells apart only the step that it waits for and the one before in the same place
                 w.emit("mbarrier.wait(turn.index(WHO), (number & 1) ^ (1 - WHO))")
                 w.emit("number += 1")
             with w.indented("for i in range(steps):"):
                 w.emit("stage = step % STAGES")
                 w.emit("mbarrier.wait(full.index(stage), (step // STAGES) & 1)")
-                w.emit(f"x = {self.seen(w, 0, f'a_tiles.index({part})', ('BM', 'BK'))}")
-                w.emit(f"y = {self.seen(w, 1, 'b_tiles.index(stage)', ('BK', 'BN'))}")
-                w.emit("acc = warpgroup_mma(x, y, acc, use_acc=i > 0, is_async=True)")
-                w.emit("acc = warpgroup_mma_wait(1, deps=[acc])  # the step before has been read")
+                w.emit(f"a = {self.seen(w, 0, f'a_tiles.index({half})', ('BM', 'BK'))}")
+                for p, (s, width) in enumerate(zip(sums, self.h.widths, strict=True)):
+                    w.emit(f"b = {self.seen(w, 1, f'b{p}_tiles.index(stage)', ('BK', str(width)))}")
+                    w.emit(f"{s} = warpgroup_mma(a, b, {s}, use_acc=i > 0, is_async=True)")
+                every_sum = ", ".join(sums)
+                w.emit(f"{every_sum} = warpgroup_mma_wait({len(sums)}, deps=[{every_sum}])  # the step before was read")
                 w.emit("mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=i > 0)")
                 w.emit("step += 1")
             if self.h.turns:
                 w.emit("mbarrier.arrive(turn.index(1 - WHO), count=1)")
-            w.emit("acc = warpgroup_mma_wait(0, deps=[acc])")
+            w.emit(f"{every_sum} = warpgroup_mma_wait(0, deps=[{every_sum}])")
             w.emit("mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1)")
             if self.h.turns:
                 w.emit("step += steps")
-            else:
-                w.emit("row += WHO * BM")
-            self.hand_on(w, "acc", 1, 0)
+            first_column = 0
+            for s, width in zip(sums, self.h.widths, strict=True):
+                self.hand_on(w, s, first_column, width)
+                first_column += width
         if self.h.copied:
             w.emit("tma.store_wait(0)")
 
-    def hand_on(self, w: Writer, name: str, parts: int, number: int) -> None:
-        """Store part ``number`` of ``parts`` of the columns, the first half of it first."""
-        if parts < self.h.pieces:
-            width = f"BN // {2 * parts}"
+    def read_all_early(self, w: Writer) -> None:
+        """What is the same in all rows of a tile, before it is needed."""
+        if not self.early:
+            return
+        for column in range(0, sum(self.h.widths), self.h.piece):
+            names = ", ".join(f"e{i}_{column}" for i in self.early)
+            place = f"which, row, column + {column}, {self.h.piece}, layout{self.h.piece}"
+            w.emit(f"{names} = early({place}, {self.arguments})")
+
+    def hand_on(self, w: Writer, name: str, first: int, width: int) -> None:
+        """Store sums whose columns begin at ``first``, the first half of them first."""
+        if width > self.h.piece:
+            width //= 2
             w.emit(f"{name}0, {name}1 = tl.split(tl.permute(tl.reshape({name}, [BM, 2, {width}]), [0, 2, 1]))")
             for half in (0, 1):
-                w.emit(f"{name}{half} = tl.convert_layout({name}{half}, layout{2 * parts})")
-                self.hand_on(w, f"{name}{half}", 2 * parts, 2 * number + half)
+                w.emit(f"{name}{half} = tl.convert_layout({name}{half}, layout{width})")
+                self.hand_on(w, f"{name}{half}", first + half * width, width)
             return
-        layout = f"layout{parts}"
-        column = f"column + {number} * (BN // {parts})"
-        w.emit(f"value = finished({name}, which, row, {column}, {layout}, {self.arguments})")
+        column = f"column + {first}"
+        given = "".join(f", e{i}_{first}" for i in self.early)
+        w.emit(f"value = finished({name}{given}, which, row, {column}, layout{width}, {self.arguments})")
+        number, count = first // width, sum(self.h.widths) // width
         w.emit(f"piece = y_tiles.index(WHO * 2 + {number % 2})")
-        plain = f"piece.reshape([BM, BN // {parts}])"
-        if self.h.copied:
-            w.emit(f"tma.store_wait({min(1, parts - 1)})  # what was stored from this piece has been read")
+        plain = f"piece.reshape([BM, {width}])"
+        if not self.h.copied:
             w.emit(f"{plain}.store(value)")
-            w.emit("fence_async_shared()")
-            at = self.place(w, len(self.k.patterns) - 1, ("row", column))
-            w.emit(f"store_tile(results, [{at}], piece)")
+            w.emit(f"keep({plain}.load(across_rows), which, row, {column}, across_rows, {self.arguments})")
             return
+        # what was stored from this piece of memory has been read
+        w.emit(f"tma.store_wait({0 if number == 0 and count % 2 else 1})")
         w.emit(f"{plain}.store(value)")
-        w.emit(f"keep({plain}.load(across_rows), which, row, {column}, across_rows, {self.arguments})")
+        w.emit("fence_async_shared()")
+        w.emit(f"store_tile(results, [{self.place(w, self.last, ('row', column))}], piece)")
 
     def coalesced(self) -> str:
         """How warps hold results so that they store neighbours together."""
@@ -314,23 +357,29 @@ class _Module:
             return "tl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])"
         return "tl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])"
 
+    def read_early(self, w: Writer) -> None:
+        """Extras of a part of a tile that are the same in all rows."""
+        self.here(w, "BM", "WIDTH")
+        w.begin(self.early)
+        w.emit(f"return {', '.join(map(w.extra, self.early)) or '0'}")
+
     def finished(self, w: Writer) -> None:
         """What is stored of a part of the sums."""
-        self.here(w, "acc")
-        value = w.finished()
+        self.here(w, "acc.shape[0]", "acc.shape[1]")
+        value = w.finished({i: f"e{i}_" for i in self.early})
         if self.k.expr.dtype == "bool":
             value = f"({value}).to(tl.int8)"
         w.emit(f"return {value}")
 
     def keep(self, w: Writer) -> None:
         """Store a part of the results through pointers."""
-        self.here(w, "value")
+        self.here(w, "value.shape[0]", "value.shape[1]")
         w.keep("value")
 
-    def here(self, w: Writer, of: str) -> None:
+    def here(self, w: Writer, rows: str, columns: str) -> None:
         """The rows and columns of a part."""
         w.sizes()
-        w.emit(f"m = row + tl.arange(0, {of}.shape[0], layout=tl.SliceLayout(1, layout))")
-        w.emit(f"n = column + tl.arange(0, {of}.shape[1], layout=tl.SliceLayout(0, layout))")
+        w.emit(f"m = row + tl.arange(0, {rows}, layout=tl.SliceLayout(1, layout))")
+        w.emit(f"n = column + tl.arange(0, {columns}, layout=tl.SliceLayout(0, layout))")
         w.emit("m_in = m < M")
         w.emit("n_in = n < N")
