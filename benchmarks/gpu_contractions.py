@@ -23,10 +23,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from accord.backends.cuda.code import CudaLaunch, KernelText, Variant, binary_of
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.backends.epilogue import Extra
+from accord.errors import CompileError
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir.strides import Access
 
@@ -145,32 +149,20 @@ def problems(only: str) -> list[Problem]:
 # compiled beforehand
 
 
-def prepared(p: Problem, tile: Tile, architecture: int) -> list[Any] | str:
-    """What each start needs, compiled; or why it does not compile."""
-    from accord.backends.cuda.code import function_of
-    from accord.contract.code import TritonCode
-    from accord.errors import AccordError
-    from accord.kernels.launch import Launch, Memory
-    from accord.kernels.triton import compile_launch
-
-    names = [*(f"p{i}" for i in range(len(p.kernel.patterns))), "work"]
-    values: dict[str, Any] = {
-        n: Memory(256, (1,), (1,), NUMPY[t]) for n, t in zip(names, p.kernel.pointers, strict=True)
-    }
-    made = []
+def started(p: Problem, tile: Tile) -> list[tuple[KernelText, CudaLaunch]]:
+    """What is started for a problem, in order."""
     texts = (text_of(p.kernel, tile, p.sizes), p.kernel.parts)
-    for kernel, start in zip(texts, launches(p.kernel, tile, p.sizes), strict=True):
-        if not start.tasks:
-            continue
-        options = {"num_warps": start.warps, "num_stages": start.stages}
-        code = TritonCode(function_of(kernel), start.grid, dict(start.constants) | options)
-        values |= zip(p.kernel.integers, start.params, strict=True)
-        try:
-            built = compile_launch(code, Launch(code, values, code.meta, start.grid, {}), architecture, "")
-        except AccordError as error:
-            return str(error)[:200]
-        made.append((start.grid, built))
-    return made
+    found = zip(texts, launches(p.kernel, tile, p.sizes), strict=True)
+    return [(text, launch) for text, launch in found if launch.tasks]
+
+
+def prepared(p: Problem, tile: Tile, architecture: int) -> int | str:
+    """Compile what is started: the bytes that are spilled, or why it does not compile."""
+    try:
+        made = [binary_of(Variant.of(t, launch, aligned=True), architecture) for t, launch in started(p, tile)]
+    except CompileError as error:
+        return str(error)[:200]
+    return max(b.spills for b in made)
 
 
 # on the device
@@ -245,31 +237,21 @@ class Inputs:
         return float(gap)
 
 
-def starter(p: Problem, inputs: Inputs, made: Sequence[Any], scratch: Any) -> Callable[[], None]:
+def starter(p: Problem, inputs: Inputs, tile: Tile, scratch: Any) -> Callable[[], None]:
     """A launch on the current stream."""
     import torch
 
-    from accord.kernels.device import launch
+    from accord.backends.cuda.driver import device
+    from accord.backends.cuda.program import _Kernel
 
-    values: dict[str, Any] = dict(zip(p.kernel.names, p.sizes, strict=True))
     added = [] if inputs.added is None else [inputs.added]
     tensors = (inputs.a, inputs.packed, inputs.bias, *added, inputs.out, scratch)
-    names = [*(f"p{i}" for i in range(len(tensors) - 1)), "work"]
-    values |= {n: t.data_ptr() for n, t in zip(names, tensors, strict=True)}
-    ready = []
-    for grid, built in made:
-        arguments = [(kind, values[n]) for n, kind in zip(built.passed, built.kinds, strict=True)]
-        described = torch.empty(math.prod(grid) * built.scratch_bytes + 1, dtype=torch.uint8, device="cuda")
-        added = [("p", described.data_ptr()), ("p", 0)][: built.scratch]
-        ready.append((grid, built, [*arguments, *added], described))
+    table = np.array([t.data_ptr() for t in tensors], np.int64)
+    kernels = [_Kernel(device(), text, launch, table, 0) for text, launch in started(p, tile)]
 
     def begin() -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        for grid, built, arguments, _ in ready:
-            launch(
-                built.cubin, built.name, stream, grid, (built.threads, 1, 1), built.shared, arguments,
-                built.cluster,
-            )  # fmt: skip
+        for kernel in kernels:
+            kernel.start(torch.cuda.current_stream().cuda_stream)
 
     return begin
 
@@ -299,13 +281,13 @@ def measured(p: Problem, tried: Sequence[tuple[Tile, Any]]) -> dict[str, Any]:
             continue
         scratch = torch.empty(max(16, workspace(p.kernel, tile, p.sizes)), dtype=torch.uint8, device="cuda")
         first.out.fill_(math.nan)
-        calls = [starter(p, i, made, scratch) for i in sets]
+        calls = [starter(p, i, tile, scratch) for i in sets]
         calls[0]()
         torch.cuda.synchronize()
         error = first.error()
         row["tiles"][shown(tile)] = median_us(calls) if error < 4e-3 else f"wrong: relative error {error:.1e}"
         row["error"] = max(row.get("error", 0.0), error)
-        row["spills"] = max(row.get("spills", 0), *(b.resources.spills or 0 for _, b in made))
+        row["spills"] = max(row.get("spills", 0), made)
     times = {name: us for name, us in row["tiles"].items() if isinstance(us, float)}
     row["rule"] = next(iter(row["tiles"].values()), "")
     row["best"] = min(times.values(), default=math.nan)

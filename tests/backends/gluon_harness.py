@@ -114,8 +114,9 @@ class Barriers:
 
 
 class Descriptor:
-    def __init__(self, base: Pointer, shape: Any, strides: Any, block: Any, layout: Any) -> None:
-        self.shape, self.block = [int(s) for s in shape], block
+    def __init__(self, base: Pointer, shape: Any, strides: Any, block: Any, layout: Any = None) -> None:
+        self.shape, self.block, self.layout = [int(s) for s in shape], block, layout
+        self.dtype = base.data.dtype
         item = base.data.itemsize
         at = np.lib.stride_tricks.as_strided
         self.view = at(base.data[int(base.offset) :], self.shape, [int(s) * item for s in strides])

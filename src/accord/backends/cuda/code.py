@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import sys
 import tempfile
@@ -22,12 +23,13 @@ from typing import Any, Final
 
 from accord.backends.protocol import Launch
 from accord.errors import BackendError, CompileError
+from accord.expr.lang import bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.record import record
 from accord.storage import Storage, cache_folder
 
-__all__ = ["Binary", "CudaLaunch", "KernelText", "Variant", "binary_of", "function_of", "hints_of"]
+__all__ = ["Binary", "CudaLaunch", "KernelText", "TensorMap", "Variant", "binary_of", "function_of", "hints_of"]
 
 _KIND: Final = "cuda"
 #: Element types of expressions as Triton names those behind a pointer.
@@ -64,6 +66,39 @@ class KernelText(ABC):
 
 
 @record
+class TensorMap:
+    """How the bulk copy engine walks an operand: a parameter of a kernel, behind its pointers.
+
+    Attributes:
+        operand: Its number.
+        offset: Of the first element, in elements.
+        dtype: Of elements.
+        shape: From the outermost axis.
+        strides: In elements; the last is 1.
+        block: What is copied at once.
+    """
+
+    operand: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: tuple[int, ...]
+
+    @property
+    def type(self) -> str:
+        """As Gluon names it, with the layout that it has in shared memory by default."""
+        item = bits(self.dtype) // 8
+        line = self.block[-1] * item
+        swizzle = next((w for w in (128, 64, 32) if line % w == 0), 0) if math.prod(self.block[:-1]) >= 8 else 0
+        layout = (
+            f"NVMMASharedLayout(swizzle_byte_width={swizzle}, element_bitwidth={8 * item}, rank={len(self.block)}, "
+            "transposed=False, fp4_padded=False, cga_layout=[])"
+        )
+        return f"tensordesc<{POINTERS[self.dtype][1:]}{list(self.block)},{layout}>"
+
+
+@record
 class CudaLaunch(Launch):
     """How a kernel is started for given sizes; ``params`` are its integers, ``tasks`` the programs of the grid.
 
@@ -75,6 +110,7 @@ class CudaLaunch(Launch):
         warps: Of a program.
         stages: Of software pipelines.
         shifts: Bytes that are added to the address of each operand; empty: nothing is added.
+        maps: Parameters that follow the pointers.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
@@ -84,6 +120,7 @@ class CudaLaunch(Launch):
     warps: int = 4
     stages: int = 2
     shifts: tuple[int, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
 
 
 @record
@@ -98,6 +135,7 @@ class Variant:
         aligned: All pointers are multiples of 16.
         warps: Of a program.
         stages: Of software pipelines.
+        maps: Types of tensor maps.
     """
 
     kernel: KernelText
@@ -107,11 +145,13 @@ class Variant:
     aligned: bool
     warps: int
     stages: int
+    maps: tuple[str, ...] = ()
 
     @staticmethod
     def of(kernel: KernelText, launch: CudaLaunch, *, aligned: bool) -> Variant:
         """The variant that a launch needs."""
-        return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages)
+        maps = tuple(m.type for m in launch.maps)
+        return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages, maps)
 
 
 @record
@@ -127,6 +167,7 @@ class Binary:
         scratch_bytes: Of the memory that the first of these points to, for each program; 0: it is null.
         registers: Of a thread.
         spills: Bytes of local memory of a thread.
+        maps: Of each tensor map: how its blocks are swizzled, as the driver numbers it, and what is copied at once.
     """
 
     cubin: bytes
@@ -137,6 +178,7 @@ class Binary:
     scratch_bytes: int
     registers: int
     spills: int
+    maps: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 _LOCK = threading.Lock()
@@ -179,7 +221,7 @@ def binary_of(variant: Variant, target: int) -> Binary:
 
 def _key(variant: Variant, target: int) -> str:
     v = variant
-    content = (v.kernel.text(), v.constants, v.hints, v.wide, v.aligned, v.warps, v.stages, target, _version())
+    content = (v.kernel.text(), v.constants, v.hints, v.wide, v.aligned, v.warps, v.stages, v.maps, target, _version())
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
@@ -197,7 +239,8 @@ def _stored(variant: Variant, target: int) -> Binary | None:
         return None
     length = int.from_bytes(payload[:4], "little")
     facts = json.loads(bytes(payload[4 : 4 + length]))
-    return Binary(bytes(payload[4 + length :]), *facts)
+    *facts, maps = facts
+    return Binary(bytes(payload[4 + length :]), *facts, tuple((swizzle, tuple(box)) for swizzle, box in maps))
 
 
 def _compiled(variant: Variant, target: int) -> Binary:
@@ -210,7 +253,7 @@ def _compiled(variant: Variant, target: int) -> Binary:
     signature: dict[str, str] = {}
     values: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
-    pointers, integers = iter(kernel.pointers), iter(variant.hints)
+    pointers, maps, integers = iter(kernel.pointers), iter(variant.maps), iter(variant.hints)
     for i, name in enumerate(function.arg_names):
         if name in constants:
             signature[name], values[(i,)] = "constexpr", constants[name]
@@ -221,6 +264,10 @@ def _compiled(variant: Variant, target: int) -> Binary:
             if variant.aligned:
                 attributes[(i,)] = [["tt.divisibility", 16]]
             continue
+        described = next(maps, None)
+        if described is not None:
+            signature[name] = described
+            continue
         hint = next(integers)
         if hint == "1":
             signature[name], values[(i,)] = "constexpr", 1
@@ -230,7 +277,8 @@ def _compiled(variant: Variant, target: int) -> Binary:
             attributes[(i,)] = [["tt.divisibility", 16]]
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
     compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
-    passed = sum(t != "constexpr" for t in signature.values())
+    # a tensor map is passed with its shape and strides
+    passed = sum(t != "constexpr" for t in signature.values()) + sum(2 * t.partition("]")[0].count(",") + 2 for t in variant.maps)
     cubin = compiled.asm["cubin"]
     name = compiled.metadata.name
     resources = read_resources(cubin)[name]
@@ -243,8 +291,9 @@ def _compiled(variant: Variant, target: int) -> Binary:
         int(getattr(compiled.metadata, "global_scratch_size", 0) or 0),
         resources.registers,
         resources.stack,
+        tuple((m["swizzle"], tuple(m["block_size"])) for m in getattr(compiled.metadata, "tensordesc_meta", None) or ()),
     )
-    numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills]
+    numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills, made.maps]
     facts = json.dumps([made.name, *numbers]).encode()
     Storage(_KIND).write(_key(variant, target), [len(facts).to_bytes(4, "little") + facts, cubin])
     return made

@@ -23,6 +23,9 @@ __all__ = ["Device", "DeviceMemory", "Function", "device"]
 OLDEST_DRIVER: Final = 12040
 #: The oldest compute capability that kernels are generated for.
 OLDEST: Final = (7, 5)
+#: Of a description of a tensor for the bulk copy engine, whose address has to be whole 64 bytes.
+MAP_BYTES: Final = 128
+_MAPPED: Final = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32"}
 #: After these the context is lost: every later call fails too.
 _LOST: Final = frozenset(
     {"ILLEGAL_ADDRESS", "LAUNCH_FAILED", "HARDWARE_STACK_ERROR", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS"}
@@ -268,6 +271,43 @@ class Device:
                     self.call("cuFuncSetAttribute", handle, most, shared)
                 found = self._functions[key] = Function(handle, threads, shared)
             return found
+
+    def write_map(
+        self,
+        target: int,
+        address: int,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        swizzle: int,
+    ) -> None:
+        """Write the 128 bytes with which the bulk copy engine walks a tensor.
+
+        Args:
+            target: Where, in the host's memory.
+            address: Of the tensor, whole 16 bytes.
+            dtype: Of elements: f16, bf16 or f32.
+            shape: From the outermost axis.
+            strides: In bytes, of all axes but the last.
+            box: What is copied at once.
+            swizzle: How it lies in shared memory, as the driver numbers it.
+        """
+        cu = bindings()
+        made = self.call(
+            "cuTensorMapEncodeTiled",
+            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAPPED[dtype]}"),
+            len(shape),
+            address,
+            *([kind(n) for n in reversed(numbers)] for kind, numbers in (
+                (cu.cuuint64_t, shape), (cu.cuuint64_t, strides), (cu.cuuint32_t, box), (cu.cuuint32_t, [1] * len(shape)),
+            )),
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cu.CUtensorMapSwizzle(swizzle),
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )  # fmt: skip
+        ctypes.memmove(target, int(made.getPtr()), MAP_BYTES)
 
     def launch(self, function: Function, grid: Sequence[int], parameters: int, stream: Any) -> None:
         """Start a kernel.

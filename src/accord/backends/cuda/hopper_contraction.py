@@ -12,9 +12,11 @@ allow it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from accord.backends.cuda.code import KernelText
+from accord.backends.cuda.code import KernelText, TensorMap
 from accord.backends.cuda.contraction import BATCH, COLUMNS, DEPTH, ROWS, ContractionKernel
 from accord.backends.cuda.contraction_writer import Writer, uses_sum
 from accord.expr.lang import bits
@@ -29,8 +31,8 @@ STORED = 8192
 #: Axes that the copy engine walks.
 _MOST_AXES = 5
 _CACHE_LINE = 8
-#: Sums of a thread up to which there are registers for all that is read beside them.
-_HELD = 96
+#: Sums of a thread up to which there are registers for all that is read beside them, and for a row of it.
+_HELD, _HELD_ROW = 96, 128
 
 
 def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
@@ -102,6 +104,15 @@ class HopperContraction(KernelText):
         """Columns that are stored at once."""
         return min(self.widths[-1], STORED * 8 // (self.rows * bits(self.kernel.out.dtype)))
 
+    def maps(self, sizes: Sequence[int], step: int) -> tuple[TensorMap, ...]:
+        """How the copy engine walks A, B and perhaps the result, with ``step`` elements of depth at once.
+
+        Args:
+            sizes: Values of the kernel's ``names``.
+            step: Elements of the depth in a step.
+        """
+        return _Module(self).maps(sizes, step)
+
     def text(self) -> str:
         """The module."""
         return _Module(self).text()
@@ -128,26 +139,31 @@ class _Module:
         self.parts = range(len(kernel.widths))
         self.halves = 1 if kernel.turns else 2  # of A in a step
         self.last = len(self.k.patterns) - 1
-        names = [*(f"p{i}" for i in range(self.last + 1)), "work", *self.k.integers]
+        pointers = [*(f"p{i}" for i in range(self.last + 1)), "work"]
+        b_maps = [f"b{p}_map" for p in self.parts]
+        maps = ["a_map", *b_maps, *(["y_map"] if kernel.copied else [])]
+        names = [*pointers, *self.k.integers]
         constants = [*self.k.sized, *CONSTANTS, *(f"v{i}" for i in range(self.last + 1))]
-        self.head = ", ".join([*names, *(f"{n}: tl.constexpr" for n in constants)])
+        typed = [f"{n}: tl.constexpr" for n in constants]
+        self.head, self.whole_head = (", ".join([*n, *typed]) for n in (names, [*pointers, *maps, *self.k.integers]))
         self.arguments = ", ".join([*names, *constants])
-        self.b_tiles = ", ".join(f"b{p}_tiles" for p in self.parts)
-        self.rings = f"a_tiles, {self.b_tiles}, y_tiles, full, empty" + ", turn" * kernel.turns
+        b_tiles = ", ".join(f"b{p}_tiles" for p in self.parts)
+        self.of_a, self.of_b = "a_map, a_tiles", f"{', '.join(b_maps)}, {b_tiles}"
+        self.rings = "y_map, " * kernel.copied + f"a_tiles, {b_tiles}, y_tiles, full, empty" + ", turn" * kernel.turns
         writer = Writer(self.k, "")
         extras = range(self.last - len(self.k.extras), self.last)
-        #: Extras that are read before the products: those that are the same in all rows, and others if few sums are held.
+        #: Extras that are read before the products, where a thread has registers for them.
         held = kernel.rows * sum(kernel.widths) // 128
-        self.early = [i for i in extras if writer.repeats(i, ROWS) or held <= _HELD]
+        self.early = [i for i in extras if held <= (_HELD_ROW if writer.repeats(i, ROWS) else _HELD)]
         self.given = "".join(f", e{i}_" for i in self.early)
 
     def text(self) -> str:
         """All of them."""
         layout = "layout: tl.constexpr"
         written = {
-            f"{self.h.symbol}({self.head})": self.begin,
-            f"produce_a(a_tiles, full, empty, {self.head})": self.produce_a,
-            f"produce_b({self.b_tiles}, full, empty, {self.head})": self.produce_b,
+            f"{self.h.symbol}({self.whole_head})": self.begin,
+            f"produce_a({self.of_a}, full, empty, {self.head})": self.produce_a,
+            f"produce_b({self.of_b}, full, empty, {self.head})": self.produce_b,
             f"consume({self.rings}, WHO: tl.constexpr, {self.head})": self.consume,
             f"early(which, row, column, WIDTH: tl.constexpr, {layout}, {self.head})": self.read_early,
             f"finished(acc{self.given}, which, row, column, {layout}, {self.head})": self.finished,
@@ -160,49 +176,62 @@ class _Module:
             texts.append(f"@gluon.jit\ndef {heading}:\n" + "\n".join(writer.lines))
         return _HEAD + "\n\n\n".join(texts) + "\n"
 
-    # descriptors
+    # how the copy engine walks tensors
 
-    def walk(self, w: Writer, i: int, block: tuple[str, str]) -> tuple[str, str, str]:
-        """How the copy engine walks a tensor: its shape, its strides, a block; the last axis has neighbours."""
-        sizes = {ROWS: "M", COLUMNS: "N", DEPTH: "K"}
-        batch = w.steps(i, BATCH)
+    def order(self, w: Writer, i: int) -> list[int]:
+        """The groups of a tensor's last two axes; those of the last one are neighbours."""
         groups = [g for g in w.shares[i] if g != BATCH]
-        if w.steps(i, groups[1])[0][1] != "1":
-            groups, block = groups[::-1], block[::-1]
-        shape = [*("products" if a < 0 else f"e{a}" for a, _ in batch), *(sizes[g] for g in groups)]
-        strides = [*(s for _, s in batch), w.steps(i, groups[0])[0][1], "1"]
-        return ", ".join(shape), ", ".join(strides), ", ".join([*["1"] * len(batch), *block])
+        return groups if w.steps(i, groups[1])[0][1] == "1" else groups[::-1]
 
-    def describe(self, w: Writer, i: int, name: str, block: tuple[str, str], layout: str) -> None:
-        """Make the descriptor ``name``."""
-        shape, strides, size = self.walk(w, i, block)
-        w.emit(f"{name} = tma.make_tensor_descriptor(p{i} + o{i}, [{shape}], [{strides}], [{size}], {layout})")
+    def block(self, w: Writer, i: int, extents: Mapping[int, Any]) -> list[Any]:
+        """A block of a tensor with so many rows, columns, or elements of depth."""
+        return [1] * len(w.steps(i, BATCH)) + [extents[g] for g in self.order(w, i)]
 
-    def place(self, w: Writer, i: int, at: tuple[str, str]) -> str:
+    def maps(self, sizes: Sequence[int], step: int) -> tuple[TensorMap, ...]:
+        """In the order of parameters."""
+        w = Writer(self.k, "")
+        values = dict(zip(self.k.names, sizes, strict=True)) | {"1": 1}
+        of = {g: math.prod(values[f"e{a}"] for a in w.axes[g]) for g in (BATCH, ROWS, COLUMNS, DEPTH)}
+
+        def made(i: int, extents: Mapping[int, int]) -> TensorMap:
+            batch, order = w.steps(i, BATCH), self.order(w, i)
+            shape = [*(of[BATCH] if a < 0 else values[f"e{a}"] for a, _ in batch), *(of[g] for g in order)]
+            names = [*(s for _, s in batch), *(w.steps(i, g)[0][1] for g in order)]
+            dtype, block = self.k.patterns[i].dtype, tuple(self.block(w, i, extents))
+            return TensorMap(i, values[f"o{i}"], dtype, tuple(shape), tuple(values[n] for n in names), block)
+
+        return (
+            made(0, {ROWS: self.h.rows, DEPTH: step}),
+            *(made(1, {DEPTH: step, COLUMNS: width}) for width in self.h.widths),
+            *([made(self.last, {ROWS: self.h.rows, COLUMNS: self.h.piece})] if self.h.copied else []),
+        )
+
+    def place(self, w: Writer, i: int, at: Mapping[int, str]) -> str:
         """Where a block of a tensor is."""
-        group = w.shares[i][2]
-        order = at if w.steps(i, group)[0][1] == "1" else at[::-1]
-        return ", ".join([*("which" if a < 0 else f"c{a}" for a, _ in w.steps(i, BATCH)), *order])
+        return ", ".join([*("which" if a < 0 else f"c{a}" for a, _ in w.steps(i, BATCH)), *(at[g] for g in self.order(w, i))])
 
-    def seen(self, w: Writer, i: int, tile: str, block: tuple[str, str]) -> str:
+    def seen(self, w: Writer, i: int, tile: str, extents: Mapping[int, str]) -> str:
         """A block of A or of B in shared memory as a matrix."""
-        if w.steps(i, w.shares[i][2])[0][1] == "1":
-            return f"{tile}.reshape([{', '.join(block)}])"
-        return f"{tile}.reshape([{', '.join(block[::-1])}]).permute([1, 0])"
+        order = self.order(w, i)
+        turned = ".permute([1, 0])" * (order != [g for g in w.shares[i] if g != BATCH])
+        return f"{tile}.reshape([{', '.join(extents[g] for g in order)}]){turned}"
 
     # functions
 
     def begin(self, w: Writer) -> None:
         """Shared memory, barriers, and who does what."""
-        rank = len(w.steps(self.last, BATCH)) if self.h.copied else 0
-        tiles = [("a", "p0", f"{self.halves} * STAGES", self.walk(w, 0, ("BM", "BK"))[2])]
+        tiles = [("a", f"{self.halves} * STAGES", self.block(w, 0, {ROWS: "BM", DEPTH: "BK"}))]
         for p, width in enumerate(self.h.widths):
-            tiles.append((f"b{p}", "p1", "STAGES", self.walk(w, 1, ("BK", str(width)))[2]))
-        tiles.append(("y", f"p{self.last}", "4", ", ".join([*["1"] * rank, "BM", str(self.h.piece)])))
-        for name, pointer, count, block in tiles:
-            w.emit(f"{name}_type: tl.constexpr = {pointer}.dtype.element_ty")
-            w.emit(f"{name}_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([{block}], {name}_type)")
-            w.emit(f"{name}_tiles = tl.allocate_shared_memory({name}_type, [{count}, {block}], {name}_layout)")
+            tiles.append((f"b{p}", "STAGES", self.block(w, 1, {DEPTH: "BK", COLUMNS: width})))
+        if self.h.copied:
+            tiles.append(("y", "4", self.block(w, self.last, {ROWS: "BM", COLUMNS: self.h.piece})))
+        for name, count, block in tiles:
+            shape = ", ".join([count, *map(str, block)])
+            w.emit(f"{name}_tiles = tl.allocate_shared_memory({name}_map.dtype, [{shape}], {name}_map.layout)")
+        if not self.h.copied:
+            w.emit(f"y_type: tl.constexpr = p{self.last}.dtype.element_ty")
+            w.emit(f"y_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([BM, {self.h.piece}], y_type)")
+            w.emit(f"y_tiles = tl.allocate_shared_memory(y_type, [4, BM, {self.h.piece}], y_layout)")
         barriers = {"full": ("STAGES", 2), "empty": ("STAGES", self.halves)} | ({"turn": ("2", 1)} if self.h.turns else {})
         for name, (count, arrivals) in barriers.items():
             w.emit(f"{name} = tl.allocate_shared_memory(tl.int64, [{count}, 1], mbarrier.MBarrierLayout())")
@@ -213,8 +242,8 @@ class _Module:
         w.emit("    [")
         for who in (0, 1):
             w.emit(f"        (consume, ({self.rings}, tl.constexpr({who}), {self.arguments})),")
-        w.emit(f"        (produce_a, (a_tiles, full, empty, {self.arguments})),")
-        w.emit(f"        (produce_b, ({self.b_tiles}, full, empty, {self.arguments})),")
+        w.emit(f"        (produce_a, ({self.of_a}, full, empty, {self.arguments})),")
+        w.emit(f"        (produce_b, ({self.of_b}, full, empty, {self.arguments})),")
         w.emit("    ],")
         w.emit("    [4, 1, 1],")
         w.emit("    [240, 24, 24],")
@@ -232,9 +261,10 @@ class _Module:
     def produce_a(self, w: Writer) -> None:
         """Ask for all steps of A of all tiles."""
         self.sizes(w)
-        self.describe(w, 0, "a", ("BM", "BK"), "a_tiles.layout")
-        places = [(f"row + {half} * BM", "start") for half in range(self.halves)]
-        copies = [("a", self.place(w, 0, at), f"a_tiles.index(stage * {self.halves} + {h})") for h, at in enumerate(places)]
+        copies = []
+        for half in range(self.halves):
+            at = self.place(w, 0, {ROWS: f"row + {half} * BM", DEPTH: "start"})
+            copies.append(("a_map", at, f"a_tiles.index(stage * {self.halves} + {half})"))
         self.produce(w, "HEIGHT", copies)
 
     def produce_b(self, w: Writer) -> None:
@@ -242,9 +272,8 @@ class _Module:
         self.sizes(w)
         copies, first = [], 0
         for p, width in enumerate(self.h.widths):
-            self.describe(w, 1, f"b{p}_", ("BK", str(width)), f"b{p}_tiles.layout")
-            at = self.place(w, 1, ("start", f"column + {first}"))
-            copies.append((f"b{p}_", at, f"b{p}_tiles.index(stage)"))
+            at = self.place(w, 1, {DEPTH: "start", COLUMNS: f"column + {first}"})
+            copies.append((f"b{p}_map", at, f"b{p}_tiles.index(stage)"))
             first += width
         self.produce(w, "BN", copies)
 
@@ -275,9 +304,7 @@ class _Module:
         while width >= self.h.piece:
             w.emit(f"layout{width}: tl.constexpr = tl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16])")
             width //= 2
-        if self.h.copied:
-            self.describe(w, self.last, "results", ("BM", str(self.h.piece)), "y_tiles.layout")
-        else:
+        if not self.h.copied:
             w.emit(f"across_rows: tl.constexpr = {self.coalesced()}")
         first = f"tl.program_id(0) + {who} * tl.num_programs(0)"
         sums = [f"sum{p}" for p in self.parts]
@@ -296,9 +323,10 @@ class _Module:
             with w.indented("for i in range(steps):"):
                 w.emit("stage = step % STAGES")
                 w.emit("mbarrier.wait(full.index(stage), (step // STAGES) & 1)")
-                w.emit(f"a = {self.seen(w, 0, f'a_tiles.index({half})', ('BM', 'BK'))}")
+                w.emit(f"a = {self.seen(w, 0, f'a_tiles.index({half})', {ROWS: 'BM', DEPTH: 'BK'})}")
                 for p, (s, width) in enumerate(zip(sums, self.h.widths, strict=True)):
-                    w.emit(f"b = {self.seen(w, 1, f'b{p}_tiles.index(stage)', ('BK', str(width)))}")
+                    tile = self.seen(w, 1, f"b{p}_tiles.index(stage)", {DEPTH: "BK", COLUMNS: str(width)})
+                    w.emit(f"b = {tile}")
                     w.emit(f"{s} = warpgroup_mma(a, b, {s}, use_acc=i > 0, is_async=True)")
                 every_sum = ", ".join(sums)
                 w.emit(f"{every_sum} = warpgroup_mma_wait({len(sums)}, deps=[{every_sum}])  # the step before was read")
@@ -349,7 +377,7 @@ class _Module:
         w.emit(f"tma.store_wait({0 if number == 0 and count % 2 else 1})")
         w.emit(f"{plain}.store(value)")
         w.emit("fence_async_shared()")
-        w.emit(f"store_tile(results, [{self.place(w, self.last, ('row', column))}], piece)")
+        w.emit(f"store_tile(y_map, [{self.place(w, self.last, {ROWS: 'row', COLUMNS: column})}], piece)")
 
     def coalesced(self) -> str:
         """How warps hold results so that they store neighbours together."""

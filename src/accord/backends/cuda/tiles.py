@@ -119,6 +119,7 @@ def launches(
             any(abs(n) >= 1 << 31 for n in sizes),
             own.warps,
             own.stages,
+            maps=HopperContraction.of(kernel, sizes, _rows(own), own.n, turns=own.turns).maps(sizes, own.k) if own.hopper else (),
         )
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
