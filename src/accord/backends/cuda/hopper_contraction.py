@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from accord.backends.cuda.code import KernelText, TensorMap
@@ -26,13 +26,15 @@ __all__ = ["CONSTANTS", "HopperContraction", "suits_hopper"]
 
 #: What is compiled in beside the width ``v`` of each pattern; ``BM`` is of the rows of one group of warps.
 CONSTANTS = ("BM", "BN", "BK", "STAGES", "GROUP", "VM", "VN", "VK")
-#: Bytes of a part of a group's tile that is on its way to memory.
-STORED = 8192
+#: Sums that a thread finishes at once.
+PLAIN = 64
+#: Pieces of results in shared memory, two of each group of warps.
+PIECES = 4
 #: Axes that the copy engine walks.
 _MOST_AXES = 5
 _CACHE_LINE = 8
-#: Sums of a thread up to which there are registers for all that is read beside them, and for a row of it.
-_HELD, _HELD_ROW = 96, 128
+#: Sums of a thread up to which there are registers for all that is read beside them, and for a piece of it.
+_HELD, _HELD_ONE = 96, 128
 
 
 def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
@@ -74,6 +76,7 @@ class HopperContraction(KernelText):
         widths: Columns of a tile, as powers of two.
         turns: Each group of warps has a tile of its own.
         copied: The copy engine stores results.
+        piece: Columns that are stored at once.
     """
 
     kernel: ContractionKernel
@@ -81,28 +84,40 @@ class HopperContraction(KernelText):
     widths: tuple[int, ...]
     turns: bool
     copied: bool
+    piece: int
 
     @staticmethod
-    def of(kernel: ContractionKernel, sizes: Sequence[int], rows: int, columns: int, *, turns: bool) -> HopperContraction:
-        """The text for tiles of so many rows of a group of warps and so many columns."""
+    def of(
+        kernel: ContractionKernel, sizes: Sequence[int], rows: int, columns: int, spare: int, *, turns: bool
+    ) -> HopperContraction:
+        """The text for tiles of so many rows of a group of warps and so many columns.
+
+        Args:
+            kernel: The pattern.
+            sizes: Values of its ``names``.
+            rows: Of a group's tile.
+            columns: Of a tile, a multiple of 16 that is a sum of few powers of two.
+            spare: Bytes of shared memory beside the steps of A and B.
+            turns: Each group has a tile of its own.
+        """
         widths = tuple(1 << i for i in range(columns.bit_length() - 1, -1, -1) if columns >> i & 1)
-        return HopperContraction(kernel, rows, widths, turns, _stored_by_copies(kernel, sizes))
+        piece = widths[-1]
+        # where sums take most registers, few are finished at once
+        most = PLAIN if rows * columns <= 128 * _HELD_ONE else PLAIN // 2
+        while PIECES * rows * piece * bits(kernel.out.dtype) // 8 > spare or rows * piece > 128 * most:
+            piece //= 2
+        return HopperContraction(kernel, rows, widths, turns, _stored_by_copies(kernel, sizes), piece)
 
     @property
     def symbol(self) -> str:
         """Name by content."""
-        text = f"{self.kernel.symbol};{self.rows};{self.widths};{self.turns};{self.copied}"
+        text = f"{self.kernel.symbol};{self.rows};{self.widths};{self.turns};{self.copied};{self.piece}"
         return f"hopper_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property
     def pointers(self) -> tuple[str, ...]:
         """See :class:`~accord.backends.cuda.code.KernelText`."""
         return self.kernel.pointers
-
-    @property
-    def piece(self) -> int:
-        """Columns that are stored at once."""
-        return min(self.widths[-1], STORED * 8 // (self.rows * bits(self.kernel.out.dtype)))
 
     def maps(self, sizes: Sequence[int], step: int) -> tuple[TensorMap, ...]:
         """How the copy engine walks A, B and perhaps the result, with ``step`` elements of depth at once.
@@ -152,9 +167,10 @@ class _Module:
         self.rings = "y_map, " * kernel.copied + f"a_tiles, {b_tiles}, y_tiles, full, empty" + ", turn" * kernel.turns
         writer = Writer(self.k, "")
         extras = range(self.last - len(self.k.extras), self.last)
-        #: Extras that are read before the products, where a thread has registers for them.
-        held = kernel.rows * sum(kernel.widths) // 128
-        self.early = [i for i in extras if held <= (_HELD_ROW if writer.repeats(i, ROWS) else _HELD)]
+        held, pieces = kernel.rows * sum(kernel.widths) // 128, sum(kernel.widths) // kernel.piece
+        #: Extras that are read before they are needed, and so many pieces before.
+        self.ahead = pieces if held <= _HELD else 1
+        self.early = [i for i in extras if held <= _HELD_ONE or writer.repeats(i, ROWS)]
         self.given = "".join(f", e{i}_" for i in self.early)
 
     def text(self) -> str:
@@ -224,14 +240,14 @@ class _Module:
         for p, width in enumerate(self.h.widths):
             tiles.append((f"b{p}", "STAGES", self.block(w, 1, {DEPTH: "BK", COLUMNS: width})))
         if self.h.copied:
-            tiles.append(("y", "4", self.block(w, self.last, {ROWS: "BM", COLUMNS: self.h.piece})))
+            tiles.append(("y", str(PIECES), self.block(w, self.last, {ROWS: "BM", COLUMNS: self.h.piece})))
         for name, count, block in tiles:
             shape = ", ".join([count, *map(str, block)])
             w.emit(f"{name}_tiles = tl.allocate_shared_memory({name}_map.dtype, [{shape}], {name}_map.layout)")
         if not self.h.copied:
             w.emit(f"y_type: tl.constexpr = p{self.last}.dtype.element_ty")
             w.emit(f"y_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([BM, {self.h.piece}], y_type)")
-            w.emit(f"y_tiles = tl.allocate_shared_memory(y_type, [4, BM, {self.h.piece}], y_layout)")
+            w.emit(f"y_tiles = tl.allocate_shared_memory(y_type, [{PIECES}, BM, {self.h.piece}], y_layout)")
         barriers = {"full": ("STAGES", 2), "empty": ("STAGES", self.halves)} | ({"turn": ("2", 1)} if self.h.turns else {})
         for name, (count, arrivals) in barriers.items():
             w.emit(f"{name} = tl.allocate_shared_memory(tl.int64, [{count}, 1], mbarrier.MBarrierLayout())")
@@ -316,7 +332,7 @@ class _Module:
                 w.emit("row += WHO * BM")
             for s, width in zip(sums, self.h.widths, strict=True):
                 w.emit(f"{s} = tl.zeros([BM, {width}], tl.float32, layout=layout{width})")
-            self.read_all_early(w)
+            self.read_ahead(w, range(self.ahead))
             if self.h.turns:  # a barrier tells apart only the step that it waits for and the one before in the same place
                 w.emit("mbarrier.wait(turn.index(WHO), (number & 1) ^ (1 - WHO))")
                 w.emit("number += 1")
@@ -345,14 +361,13 @@ class _Module:
         if self.h.copied:
             w.emit("tma.store_wait(0)")
 
-    def read_all_early(self, w: Writer) -> None:
-        """What is the same in all rows of a tile, before it is needed."""
-        if not self.early:
-            return
-        for column in range(0, sum(self.h.widths), self.h.piece):
-            names = ", ".join(f"e{i}_{column}" for i in self.early)
-            place = f"which, row, column + {column}, {self.h.piece}, layout{self.h.piece}"
-            w.emit(f"{names} = early({place}, {self.arguments})")
+    def read_ahead(self, w: Writer, pieces: Iterable[int]) -> None:
+        """Ask for what finishes these pieces, those of them that exist."""
+        for column in (p * self.h.piece for p in pieces):
+            if self.early and column < sum(self.h.widths):
+                names = ", ".join(f"e{i}_{column}" for i in self.early)
+                place = f"which, row, column + {column}, {self.h.piece}, layout{self.h.piece}"
+                w.emit(f"{names} = early({place}, {self.arguments})")
 
     def hand_on(self, w: Writer, name: str, first: int, width: int) -> None:
         """Store sums whose columns begin at ``first``, the first half of them first."""
@@ -363,10 +378,11 @@ class _Module:
                 w.emit(f"{name}{half} = tl.convert_layout({name}{half}, layout{width})")
                 self.hand_on(w, f"{name}{half}", first + half * width, width)
             return
+        number, count = first // width, sum(self.h.widths) // width
+        self.read_ahead(w, [number + self.ahead])
         column = f"column + {first}"
         given = "".join(f", e{i}_{first}" for i in self.early)
         w.emit(f"value = finished({name}{given}, which, row, {column}, layout{width}, {self.arguments})")
-        number, count = first // width, sum(self.h.widths) // width
         w.emit(f"piece = y_tiles.index(WHO * 2 + {number % 2})")
         plain = f"piece.reshape([BM, {width}])"
         if not self.h.copied:

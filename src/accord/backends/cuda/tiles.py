@@ -69,6 +69,8 @@ class Tile:
     turns: bool = False
 
 
+#: Shared memory of a block on sm_90 beside its barriers.
+_HOPPER_SHARED: Final = (227 << 10) - 2048
 #: Tile of the kernel that adds parts.
 _ADDING: Final = Tile(8, 128, 16, 4, 1)
 #: Sums that a thread finishes at once, if there are more: half as many where that takes more operations than these.
@@ -119,7 +121,7 @@ def launches(
             any(abs(n) >= 1 << 31 for n in sizes),
             own.warps,
             own.stages,
-            maps=HopperContraction.of(kernel, sizes, _rows(own), own.n, turns=own.turns).maps(sizes, own.k) if own.hopper else (),
+            maps=_hopper_text(kernel, own, sizes).maps(sizes, own.k) if own.hopper else (),
         )
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
@@ -127,9 +129,12 @@ def launches(
 
 def text_of(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> KernelText:
     """The text that a launch with a tile starts."""
-    if not tile.hopper:
-        return kernel
-    return HopperContraction.of(kernel, sizes, _rows(tile), tile.n, turns=tile.turns)
+    return _hopper_text(kernel, tile, sizes) if tile.hopper else kernel
+
+
+def _hopper_text(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> HopperContraction:
+    steps = tile.stages * (tile.m + tile.n) * tile.k * bits(kernel.product) // 8
+    return HopperContraction.of(kernel, sizes, _rows(tile), tile.n, _HOPPER_SHARED - steps, turns=tile.turns)
 
 
 def _rows(tile: Tile) -> int:
