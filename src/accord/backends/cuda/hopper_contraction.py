@@ -22,19 +22,21 @@ from accord.backends.cuda.contraction_writer import Writer, uses_sum
 from accord.expr.lang import bits
 from accord.record import record
 
-__all__ = ["CONSTANTS", "HopperContraction", "suits_hopper"]
+__all__ = ["PIECES", "HopperContraction", "shares_of", "suits_hopper"]
 
 #: What is compiled in beside the width ``v`` of each pattern; ``BM`` is of the rows of one group of warps.
-CONSTANTS = ("BM", "BN", "BK", "STAGES", "GROUP", "VM", "VN", "VK")
+_CONSTANTS = ("BM", "BN", "BK", "STAGES", "GROUP", "VM", "VN", "VK")
 #: Sums that a thread finishes at once.
-PLAIN = 64
-#: Pieces of results in shared memory, two of each group of warps.
-PIECES = 4
+_AT_ONCE = 64
+#: Pieces of results that a group of warps has in shared memory.
+PIECES = 2
+#: Registers of a thread of a group of warps, by their number.
+_REGISTERS = {2: 240, 3: 160}
 #: Axes that the copy engine walks.
 _MOST_AXES = 5
 _CACHE_LINE = 8
-#: Sums of a thread up to which there are registers for all that is read beside them, and for a piece of it.
-_HELD, _HELD_ONE = 96, 128
+#: Registers of a thread beside its sums with which all that finishes them is read ahead, a piece of it, and a row of that.
+_FREE, _FREE_ONE, _FREE_ROW = 140, 100, 48
 
 
 def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
@@ -66,13 +68,23 @@ def _stored_by_copies(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
     )
 
 
+def shares_of(rows: int, columns: int, *, turns: bool) -> tuple[int, int, tuple[int, ...]]:
+    """Groups of warps, rows of a group's tile, and its columns as powers of two, the largest first."""
+    groups = 3 if rows % 3 == 0 else 2
+    most = 256 if groups == 2 else 128  # three groups have no registers for 256 at once
+    wholes, rest = divmod(columns, most)
+    widths = (most,) * wholes + tuple(1 << i for i in range(most.bit_length() - 2, -1, -1) if rest >> i & 1)
+    return groups, rows if turns else rows // groups, widths
+
+
 @record
 class HopperContraction(KernelText):
     """The Gluon text of one pattern of contractions; its parameters are those of the pattern.
 
     Attributes:
         kernel: The pattern.
-        rows: Of a tile of a group of warps.
+        groups: Groups of warps that multiply.
+        rows: Of a tile of such a group.
         widths: Columns of a tile, as powers of two.
         turns: Each group of warps has a tile of its own.
         copied: The copy engine stores results.
@@ -80,6 +92,7 @@ class HopperContraction(KernelText):
     """
 
     kernel: ContractionKernel
+    groups: int
     rows: int
     widths: tuple[int, ...]
     turns: bool
@@ -90,28 +103,29 @@ class HopperContraction(KernelText):
     def of(
         kernel: ContractionKernel, sizes: Sequence[int], rows: int, columns: int, spare: int, *, turns: bool
     ) -> HopperContraction:
-        """The text for tiles of so many rows of a group of warps and so many columns.
+        """The text for tiles of so many rows and columns.
 
         Args:
             kernel: The pattern.
             sizes: Values of its ``names``.
-            rows: Of a group's tile.
+            rows: Of a tile.
             columns: Of a tile, a multiple of 16 that is a sum of few powers of two.
             spare: Bytes of shared memory beside the steps of A and B.
             turns: Each group has a tile of its own.
         """
-        widths = tuple(1 << i for i in range(columns.bit_length() - 1, -1, -1) if columns >> i & 1)
+        groups, rows, widths = shares_of(rows, columns, turns=turns)
         piece = widths[-1]
         # where sums take most registers, few are finished at once
-        most = PLAIN if rows * columns <= 128 * _HELD_ONE else PLAIN // 2
-        while PIECES * rows * piece * bits(kernel.out.dtype) // 8 > spare or rows * piece > 128 * most:
+        free = _REGISTERS[groups] - rows * columns // 128
+        most = _AT_ONCE if free >= _FREE_ONE else _AT_ONCE // 2
+        while PIECES * groups * rows * piece * bits(kernel.out.dtype) // 8 > spare or rows * piece > 128 * most:
             piece //= 2
-        return HopperContraction(kernel, rows, widths, turns, _stored_by_copies(kernel, sizes), piece)
+        return HopperContraction(kernel, groups, rows, widths, turns, _stored_by_copies(kernel, sizes), piece)
 
     @property
     def symbol(self) -> str:
         """Name by content."""
-        text = f"{self.kernel.symbol};{self.rows};{self.widths};{self.turns};{self.copied};{self.piece}"
+        text = f"{self.kernel.symbol};{self.groups};{self.rows};{self.widths};{self.turns};{self.copied};{self.piece}"
         return f"hopper_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property
@@ -152,13 +166,13 @@ class _Module:
     def __init__(self, kernel: HopperContraction) -> None:
         self.h, self.k = kernel, kernel.kernel
         self.parts = range(len(kernel.widths))
-        self.halves = 1 if kernel.turns else 2  # of A in a step
+        self.shares = 1 if kernel.turns else kernel.groups  # of A in a step
         self.last = len(self.k.patterns) - 1
         pointers = [*(f"p{i}" for i in range(self.last + 1)), "work"]
         b_maps = [f"b{p}_map" for p in self.parts]
         maps = ["a_map", *b_maps, *(["y_map"] if kernel.copied else [])]
         names = [*pointers, *self.k.integers]
-        constants = [*self.k.sized, *CONSTANTS, *(f"v{i}" for i in range(self.last + 1))]
+        constants = [*self.k.sized, *_CONSTANTS, *(f"v{i}" for i in range(self.last + 1))]
         typed = [f"{n}: tl.constexpr" for n in constants]
         self.head, self.whole_head = (", ".join([*n, *typed]) for n in (names, [*pointers, *maps, *self.k.integers]))
         self.arguments = ", ".join([*names, *constants])
@@ -167,10 +181,10 @@ class _Module:
         self.rings = "y_map, " * kernel.copied + f"a_tiles, {b_tiles}, y_tiles, full, empty" + ", turn" * kernel.turns
         writer = Writer(self.k, "")
         extras = range(self.last - len(self.k.extras), self.last)
-        held, pieces = kernel.rows * sum(kernel.widths) // 128, sum(kernel.widths) // kernel.piece
+        free = _REGISTERS[kernel.groups] - kernel.rows * sum(kernel.widths) // 128
         #: Extras that are read before they are needed, and so many pieces before.
-        self.ahead = pieces if held <= _HELD else 1
-        self.early = [i for i in extras if held <= _HELD_ONE or writer.repeats(i, ROWS)]
+        self.ahead = sum(kernel.widths) // kernel.piece if free >= _FREE else 1
+        self.early = [i for i in extras if free >= (_FREE_ROW if writer.repeats(i, ROWS) else _FREE_ONE)]
         self.given = "".join(f", e{i}_" for i in self.early)
 
     def text(self) -> str:
@@ -236,19 +250,19 @@ class _Module:
 
     def begin(self, w: Writer) -> None:
         """Shared memory, barriers, and who does what."""
-        tiles = [("a", f"{self.halves} * STAGES", self.block(w, 0, {ROWS: "BM", DEPTH: "BK"}))]
+        tiles = [("a", f"{self.shares} * STAGES", self.block(w, 0, {ROWS: "BM", DEPTH: "BK"}))]
         for p, width in enumerate(self.h.widths):
             tiles.append((f"b{p}", "STAGES", self.block(w, 1, {DEPTH: "BK", COLUMNS: width})))
         if self.h.copied:
-            tiles.append(("y", str(PIECES), self.block(w, self.last, {ROWS: "BM", COLUMNS: self.h.piece})))
+            tiles.append(("y", str(PIECES * self.h.groups), self.block(w, self.last, {ROWS: "BM", COLUMNS: self.h.piece})))
         for name, count, block in tiles:
             shape = ", ".join([count, *map(str, block)])
             w.emit(f"{name}_tiles = tl.allocate_shared_memory({name}_map.dtype, [{shape}], {name}_map.layout)")
         if not self.h.copied:
             w.emit(f"y_type: tl.constexpr = p{self.last}.dtype.element_ty")
             w.emit(f"y_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([BM, {self.h.piece}], y_type)")
-            w.emit(f"y_tiles = tl.allocate_shared_memory(y_type, [{PIECES}, BM, {self.h.piece}], y_layout)")
-        barriers = {"full": ("STAGES", 2), "empty": ("STAGES", self.halves)} | ({"turn": ("2", 1)} if self.h.turns else {})
+            w.emit(f"y_tiles = tl.allocate_shared_memory(y_type, [{PIECES * self.h.groups}, BM, {self.h.piece}], y_layout)")
+        barriers = {"full": ("STAGES", 2), "empty": ("STAGES", self.shares)} | ({"turn": ("2", 1)} if self.h.turns else {})
         for name, (count, arrivals) in barriers.items():
             w.emit(f"{name} = tl.allocate_shared_memory(tl.int64, [{count}, 1], mbarrier.MBarrierLayout())")
             with w.indented(f"for i in tl.static_range({count}):"):
@@ -256,13 +270,14 @@ class _Module:
         w.emit("fence_async_shared()")
         w.emit("tl.warp_specialize(")
         w.emit("    [")
-        for who in (0, 1):
+        for who in range(self.h.groups):
             w.emit(f"        (consume, ({self.rings}, tl.constexpr({who}), {self.arguments})),")
         w.emit(f"        (produce_a, ({self.of_a}, full, empty, {self.arguments})),")
         w.emit(f"        (produce_b, ({self.of_b}, full, empty, {self.arguments})),")
         w.emit("    ],")
-        w.emit("    [4, 1, 1],")
-        w.emit("    [240, 24, 24],")
+        multiplying = self.h.groups - 1
+        w.emit(f"    {[4] * multiplying + [1, 1]},")
+        w.emit(f"    {[_REGISTERS[self.h.groups]] * multiplying + [24, 24]},")
         w.emit(")")
 
     def sizes(self, w: Writer) -> None:
@@ -271,16 +286,16 @@ class _Module:
         w.emit(f"K = e{w.axes[DEPTH][0]} // VK * VK")
         w.emit("steps = tl.cdiv(K, BK)")
         w.emit("products = " + (" * ".join(f"e{a}" for a in w.axes[BATCH]) or "1"))
-        w.emit(f"HEIGHT: tl.constexpr = {self.halves} * BM")
+        w.emit(f"HEIGHT: tl.constexpr = {self.shares} * BM")
         w.emit("tiles = products * tl.cdiv(M, HEIGHT) * tl.cdiv(N, BN)")
 
     def produce_a(self, w: Writer) -> None:
         """Ask for all steps of A of all tiles."""
         self.sizes(w)
         copies = []
-        for half in range(self.halves):
-            at = self.place(w, 0, {ROWS: f"row + {half} * BM", DEPTH: "start"})
-            copies.append(("a_map", at, f"a_tiles.index(stage * {self.halves} + {half})"))
+        for share in range(self.shares):
+            at = self.place(w, 0, {ROWS: f"row + {share} * BM", DEPTH: "start"})
+            copies.append(("a_map", at, f"a_tiles.index(stage * {self.shares} + {share})"))
         self.produce(w, "HEIGHT", copies)
 
     def produce_b(self, w: Writer) -> None:
@@ -311,7 +326,7 @@ class _Module:
 
     def consume(self, w: Writer) -> None:
         """Multiply all steps of the tiles of a group of warps, and store."""
-        who, every, half = ("WHO", 2, "stage") if self.h.turns else ("0", 1, "stage * 2 + WHO")
+        who, every, share = ("WHO", 2, "stage") if self.h.turns else ("0", 1, f"stage * {self.shares} + WHO")
         self.sizes(w)
         w.emit(f"step = {who} * steps")
         if self.h.turns:
@@ -339,7 +354,7 @@ class _Module:
             with w.indented("for i in range(steps):"):
                 w.emit("stage = step % STAGES")
                 w.emit("mbarrier.wait(full.index(stage), (step // STAGES) & 1)")
-                w.emit(f"a = {self.seen(w, 0, f'a_tiles.index({half})', {ROWS: 'BM', DEPTH: 'BK'})}")
+                w.emit(f"a = {self.seen(w, 0, f'a_tiles.index({share})', {ROWS: 'BM', DEPTH: 'BK'})}")
                 for p, (s, width) in enumerate(zip(sums, self.h.widths, strict=True)):
                     tile = self.seen(w, 1, f"b{p}_tiles.index(stage)", {DEPTH: "BK", COLUMNS: str(width)})
                     w.emit(f"b = {tile}")
@@ -383,7 +398,7 @@ class _Module:
         column = f"column + {first}"
         given = "".join(f", e{i}_{first}" for i in self.early)
         w.emit(f"value = finished({name}{given}, which, row, {column}, layout{width}, {self.arguments})")
-        w.emit(f"piece = y_tiles.index(WHO * 2 + {number % 2})")
+        w.emit(f"piece = y_tiles.index(WHO * {PIECES} + {number % 2})")
         plain = f"piece.reshape([BM, {width}])"
         if not self.h.copied:
             w.emit(f"{plain}.store(value)")

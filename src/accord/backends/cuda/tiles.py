@@ -13,7 +13,7 @@ from typing import Final
 
 from accord.backends.cuda.code import CudaLaunch, KernelText, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
-from accord.backends.cuda.hopper_contraction import HopperContraction, suits_hopper
+from accord.backends.cuda.hopper_contraction import PIECES, HopperContraction, shares_of, suits_hopper
 from accord.errors import CompileError
 from accord.expr.cost import cost_of
 from accord.expr.lang import bits
@@ -116,7 +116,7 @@ def launches(
             tuple(n for n, _ in kept),
             math.prod(grid) if needed else 0,
             grid,
-            tuple(sized.items()) + (_hopper_constants(own, p) if own.hopper else _constants(kernel, own, p, tile.splits)),
+            tuple(sized.items()) + (_hopper_constants(_hopper_text(kernel, own, sizes), own, p) if own.hopper else _constants(kernel, own, p, tile.splits)),
             tuple(hint for _, hint in kept),
             any(abs(n) >= 1 << 31 for n in sizes),
             own.warps,
@@ -134,17 +134,12 @@ def text_of(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> Kern
 
 def _hopper_text(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> HopperContraction:
     steps = tile.stages * (tile.m + tile.n) * tile.k * bits(kernel.product) // 8
-    return HopperContraction.of(kernel, sizes, _rows(tile), tile.n, _HOPPER_SHARED - steps, turns=tile.turns)
+    return HopperContraction.of(kernel, sizes, tile.m, tile.n, _HOPPER_SHARED - steps, turns=tile.turns)
 
 
-def _rows(tile: Tile) -> int:
-    """Rows of a tile of a group of warps."""
-    return tile.m if tile.turns else tile.m // 2
-
-
-def _hopper_constants(tile: Tile, p: Problem) -> tuple[tuple[str, int | bool], ...]:
+def _hopper_constants(text: HopperContraction, tile: Tile, p: Problem) -> tuple[tuple[str, int | bool], ...]:
     return (
-        ("BM", _rows(tile)),
+        ("BM", text.rows),
         ("BN", tile.n),
         ("BK", tile.k),
         ("STAGES", tile.stages),
@@ -193,6 +188,8 @@ _PRODUCTS: Final = {70: 512, 80: 1024, 86: 512, 90: 2048, 100: 4096, 120: 1024}
 #: Bytes that a multiprocessor gets through the cache in a cycle; cycles that a program takes beside its steps, and
 #: a step beside its products and bytes; cycles until the second kernel of split sums has started.
 _BYTES, _BEGIN, _STEP, _LAUNCH = 40.0, 2200.0, 60.0, 3500.0
+#: Cycles until a kernel has begun; cycles that finishing a sum takes a thread beside its operations, and for each of these.
+_START, _FINISH, _OPERATION = 2500.0, 12.0, 1.2
 #: Cycles for the descriptors of a program, and those of a step that reads through them.
 _DESCRIBING, _DESCRIBED_STEP = 1200.0, 20.0
 _SHAPES: Final = (
@@ -218,15 +215,17 @@ def candidates(
     p = kernel.problem(sizes)
     if kernel.across:
         return _across(p, device)[:most]
-    ranked = sorted(
-        (_cycles(kernel, p, device, t), i, t) for i, t in enumerate(_sensible(kernel, p, device, described=described))
-    )
-    shapes: set[tuple[int, int]] = set()
+    found = [(_cycles(kernel, p, device, t), t) for t in _sensible(kernel, p, device, described=described)]
+    if device.architecture == 90 and suits_hopper(kernel, sizes):
+        found += [(_hopper_cycles(kernel, p, device, t), t) for t in _hopper_tiles(kernel, p, device)]
+    ranked = sorted((cycles, i, t) for i, (cycles, t) in enumerate(found))
+    shapes: set[tuple[int, int, int]] = set()
     first: list[Tile] = []
     others: list[Tile] = []
     for _, _, tile in ranked:  # the best of each shape, then others
-        (others if (tile.m, tile.n) in shapes else first).append(tile)
-        shapes.add((tile.m, tile.n))
+        shape = (tile.m, tile.n, tile.hopper)
+        (others if shape in shapes else first).append(tile)
+        shapes.add(shape)
     half = (most + 1) // 2
     return (*first[:half], *others[: most - half])
 
@@ -302,11 +301,64 @@ def _cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> f
         busy * (t.m + t.n) * t.k * item / _BYTES,
         latency,
     )
-    total: float = waves * (_BEGIN + _DESCRIBING * t.described + steps * a_step)
+    finish = busy * _sums(t) * _finish_cycles(kernel) if t.splits == 1 else 0.0
+    total: float = _START + waves * (_BEGIN + _DESCRIBING * t.described + steps * a_step + finish)
     if t.splits > 1:
         written = 8.0 * t.splits * p.batch * p.m * p.n
         total += _LAUNCH + written / (device.processors * _BYTES / 2)
     return total
+
+
+# warp groups
+
+
+#: Rows and columns of tiles, by whether groups of warps take turns.
+_HOPPER_SHAPES: Final = {
+    False: (
+        (128, 64), (128, 96), (128, 128), (128, 144), (128, 192), (128, 256), (192, 96), (192, 128), (192, 192),
+        (192, 256), (256, 64), (256, 128), (256, 160), (256, 192),
+    ),
+    True: ((64, 64), (64, 96), (64, 128), (64, 192), (64, 256), (128, 64), (128, 128), (128, 160), (128, 192)),
+}  # fmt: skip
+#: Bytes of shared memory in a cycle; cycles until a step has been copied, and until a kernel has its first one; a step
+#: takes more than the model says. Measured on one H200.
+_SHARED, _COPY, _FIRST, _MORE = 128.0, 2000.0, 3500.0, 1.12
+#: Rows of tiles that go together.
+_TOGETHER: Final = 1024
+
+
+def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device) -> Iterator[Tile]:
+    item, stored = bits(kernel.product) // 8, bits(kernel.out.dtype) // 8
+    for turns, shapes in _HOPPER_SHAPES.items():
+        for m, n in shapes:
+            if (m > 64 and m >= 2 * p.m) or (n > 64 and n >= 2 * p.n):
+                continue
+            k = 128 // item
+            pieces = PIECES * min(m * 2 if turns else m, 3 * 128) * min(n & -n, 64 // stored) * stored
+            stages = min(8, (_HOPPER_SHARED - pieces) // ((m + n) * k * item))
+            yield Tile(m, n, k, 4, stages, max(1, _TOGETHER // m), hopper=device.processors, turns=turns)
+
+
+def _hopper_cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> float:
+    """As :func:`_cycles`: shared memory has to take each step once and to give it to the matrix units."""
+    _, rows, widths = shares_of(t.m, t.n, turns=t.turns)
+    item = bits(kernel.product) // 8
+    copied = (t.m + t.n) * t.k * item
+    read = t.m // 64 * sum(64 + width for width in widths) * t.k * item
+    a_step = max(
+        t.m * t.n * t.k / _PRODUCTS[90], (copied + read) / _SHARED, copied / _BYTES / 1.2, _COPY / (t.stages - 1)
+    )
+    a_tile = -(-p.k // t.k) * a_step * _MORE
+    finish = rows * t.n / 128 * _finish_cycles(kernel)
+    rounds = -(-(-(-p.m // t.m) * -(-p.n // t.n) * p.batch) // device.processors)
+    if not t.turns:
+        return _FIRST + rounds * (a_tile + finish)
+    return _FIRST + max(rounds * a_tile, -(-rounds // 2) * (a_tile + finish)) + finish
+
+
+def _finish_cycles(kernel: ContractionKernel) -> float:
+    """What a thread takes to finish a sum."""
+    return _FINISH + _OPERATION * cost_of(kernel.expr)
 
 
 def _power(n: int) -> int:
