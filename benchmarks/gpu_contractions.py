@@ -79,9 +79,7 @@ def epilogue(dtype: str, activation: str, *, residual: bool = False) -> Expr:
     return cast(total, dtype)
 
 
-def product(
-    m: int, n: int, k: int, activation: str = "", dtype: str = "f16", *, residual: bool = False
-) -> Problem:
+def product(m: int, n: int, k: int, activation: str = "", dtype: str = "f16", *, residual: bool = False) -> Problem:
     """``activation(x @ w.T + bias)`` and perhaps something added, as ``F.linear`` has its weights."""
     extras = [Extra(dtype, Access((0, 1))), *([Extra(dtype, Access((n, 1)))] if residual else [])]
     kernel, sizes = contraction_kernel(
@@ -89,7 +87,9 @@ def product(
         epilogue(dtype, activation, residual=residual), extras, precision="tf32",
     )  # fmt: skip
     shapes = ((m, k), (n, k), (n,), (m, n))
-    name = f"linear {m}x{n}x{k}" + f" {activation}" * bool(activation) + " add" * residual + f" {dtype}" * (dtype != "f16")
+    name = (
+        f"linear {m}x{n}x{k}" + f" {activation}" * bool(activation) + " add" * residual + f" {dtype}" * (dtype != "f16")
+    )
     return Problem(name, kernel, tuple(sizes), 2 * m * n * k, shapes, None, activation, residual=residual)
 
 

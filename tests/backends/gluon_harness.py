@@ -175,7 +175,13 @@ class Machine:
             "warpgroup_mma": self._multiply,
             "warpgroup_mma_wait": self._multiplied,
         }
-        return {"gluon": jit, "tl": self._language(), **hopper}
+        # numbers of a loop are values too
+        return {
+            "gluon": jit,
+            "tl": self._language(),
+            "range": lambda *ends: map(value, range(*map(int, ends))),
+            **hopper,
+        }
 
     @staticmethod
     def _one(b: Any) -> Barrier:

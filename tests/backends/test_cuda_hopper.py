@@ -66,7 +66,7 @@ tiles = st.builds(
 
 
 @given(
-    shape=st.tuples(*[st.sampled_from([1, 3, 16, 40, 57, 100])] * 2), depth=st.sampled_from([1, 8, 24, 50, 72]),
+    shape=st.tuples(*[st.sampled_from([1, 3, 16, 40, 57])] * 2), depth=st.sampled_from([8, 24, 40, 50]),
     batch=st.sampled_from([(), (1,), (3,), (2, 2)]), dtype=st.sampled_from(["f16", "bf16"]),
     stored=st.sampled_from(["f16", "f32", "bf16"]), tile=tiles, seed=st.integers(0, 2**32 - 1), data=st.data(),
 )  # fmt: skip
@@ -78,14 +78,13 @@ def test_products(shape, depth, batch, dtype, stored, tile, seed, data):
     groups = (batch, (m,), (n,), (k,))
 
     def tensor(dtype, *sizes, repeated=(), whole=False):
-        order = [*range(b), *data.draw(st.permutations([b, b + 1]))]
-        gap = 0 if whole or all(s % 8 == 0 for s in sizes) else -sizes[order[-1] - b] % 8
-        return Tensor(rng, dtype, (*batch, *sizes), repeated, order, gap)
+        inner = data.draw(st.sampled_from([i for i in (0, 1) if sizes[i] % 8 == 0] or [1] if whole else [0, 1]))
+        return Tensor(rng, dtype, (*batch, *sizes), repeated, [*range(b), b + 1 - inner, b + inner])
 
     repeated = tuple(range(b)) if data.draw(st.booleans()) else ()
-    a, w = tensor(dtype, m, k, repeated=repeated), tensor(dtype, k, n)
-    out = tensor(stored, m, n, whole=data.draw(st.booleans()))
-    beside = [tensor("f16", m, n, repeated=r, whole=True) for r in data.draw(st.lists(st.sampled_from(
+    a, w = tensor(dtype, m, k, repeated=repeated, whole=True), tensor(dtype, k, n, whole=True)
+    out = tensor(stored, m, n)
+    beside = [tensor("f16", m, n, repeated=r) for r in data.draw(st.lists(st.sampled_from(
         [(), (b,), (b + 1,), tuple(range(b + 1)), tuple(range(b + 2))]), max_size=2))]  # fmt: skip
     total = operand(0, "f32")
     for i in range(len(beside)):
@@ -96,6 +95,7 @@ def test_products(shape, depth, batch, dtype, stored, tile, seed, data):
     )  # fmt: skip
     numbers = evaluated(dims)
     if not suits_hopper(kernel, numbers):
+        assert depth % 8 or 1 in shape
         with pytest.raises(CompileError, match="copy engine"):
             launches(kernel, tile, numbers)
         return

@@ -238,9 +238,9 @@ def _stored(variant: Variant, target: int) -> Binary | None:
     if payload is None:
         return None
     length = int.from_bytes(payload[:4], "little")
-    facts = json.loads(bytes(payload[4 : 4 + length]))
-    *facts, maps = facts
-    return Binary(bytes(payload[4 + length :]), *facts, tuple((swizzle, tuple(box)) for swizzle, box in maps))
+    *facts, maps = json.loads(bytes(payload[4 : 4 + length]))
+    walks = tuple((swizzle, tuple(box)) for swizzle, box in maps)
+    return Binary(bytes(payload[4 + length :]), *facts, walks)
 
 
 def _compiled(variant: Variant, target: int) -> Binary:
@@ -278,10 +278,13 @@ def _compiled(variant: Variant, target: int) -> Binary:
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
     compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
     # a tensor map is passed with its shape and strides
-    passed = sum(t != "constexpr" for t in signature.values()) + sum(2 * t.partition("]")[0].count(",") + 2 for t in variant.maps)
+    passed = sum(t != "constexpr" for t in signature.values()) + sum(
+        2 * t.partition("]")[0].count(",") + 2 for t in variant.maps
+    )
     cubin = compiled.asm["cubin"]
     name = compiled.metadata.name
     resources = read_resources(cubin)[name]
+    walks = getattr(compiled.metadata, "tensordesc_meta", None) or ()
     made = Binary(
         cubin,
         name,
@@ -291,7 +294,7 @@ def _compiled(variant: Variant, target: int) -> Binary:
         int(getattr(compiled.metadata, "global_scratch_size", 0) or 0),
         resources.registers,
         resources.stack,
-        tuple((m["swizzle"], tuple(m["block_size"])) for m in getattr(compiled.metadata, "tensordesc_meta", None) or ()),
+        tuple((m["swizzle"], tuple(m["block_size"])) for m in walks),
     )
     numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills, made.maps]
     facts = json.dumps([made.name, *numbers]).encode()

@@ -100,12 +100,14 @@ class Writer:
 
     @contextmanager
     def indented(self, head: str) -> Iterator[None]:
+        """What is emitted meanwhile belongs to ``head``, a line that ends with a colon."""
         self.emit(head)
         self.lines.depth += 1
         yield
         self.lines.depth -= 1
 
     def printer(self) -> TritonPrinter:
+        """Of expressions at this place."""
         self.count += 1
         return TritonPrinter(self.lines, f"x{self.count}_", short=self.k.out.dtype in ("f16", "bf16"))
 
@@ -411,12 +413,14 @@ class Writer:
         return self.loaded(i, f"p{i} + ({' + '.join(base)}) + ({within})", mask)
 
     def loaded(self, i: int, at: str, mask: str) -> str:
+        """The name of what is read of a tensor where ``mask`` is true, which is 0 elsewhere."""
         dtype = self.k.patterns[i].dtype
         other = "0.0" if dtype in FLOATS else "0"
         text = f"tl.load({at}, mask={mask}, other={other})" if mask else f"tl.load({at})"
         return self.named(f"{text} != 0" if dtype == "bool" else text)
 
     def named(self, text: str) -> str:
+        """A name for a value."""
         self.count += 1
         self.emit(f"q{self.count} = {text}")
         return f"q{self.count}"

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import importlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -310,19 +310,22 @@ class Device:
             swizzle: How it lies in shared memory, as the driver numbers it.
         """
         cu = bindings()
+        numbers = [
+            [kind(n) for n in reversed(of)]
+            for kind, of in ((cu.cuuint64_t, shape), (cu.cuuint64_t, strides), (cu.cuuint32_t, box))
+        ]
         made = self.call(
             "cuTensorMapEncodeTiled",
             getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAPPED[dtype]}"),
             len(shape),
             address,
-            *([kind(n) for n in reversed(numbers)] for kind, numbers in (
-                (cu.cuuint64_t, shape), (cu.cuuint64_t, strides), (cu.cuuint32_t, box), (cu.cuuint32_t, [1] * len(shape)),
-            )),
+            *numbers,
+            [cu.cuuint32_t(1)] * len(shape),
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             cu.CUtensorMapSwizzle(swizzle),
             cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )  # fmt: skip
+        )
         ctypes.memmove(target, int(made.getPtr()), MAP_BYTES)
 
     def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:

@@ -22,7 +22,7 @@ from accord.backends.cuda.contraction_writer import Writer, uses_sum
 from accord.expr.lang import bits
 from accord.record import record
 
-__all__ = ["PIECES", "HopperContraction", "shares_of", "suits_hopper"]
+__all__ = ["PIECES", "HopperContraction", "has_registers", "shares_of", "suits_hopper"]
 
 #: What is compiled in beside the width ``v`` of each pattern; ``BM`` is of the rows of one group of warps.
 _CONSTANTS = ("BM", "BN", "BK", "STAGES", "GROUP", "VM", "VN", "VK")
@@ -35,8 +35,9 @@ _REGISTERS = {2: 240, 3: 160}
 #: Axes that the copy engine walks.
 _MOST_AXES = 5
 _CACHE_LINE = 8
-#: Registers of a thread beside its sums with which all that finishes them is read ahead, a piece of it, and a row of that.
-_FREE, _FREE_ONE, _FREE_ROW = 140, 100, 48
+#: Registers of a thread beside its sums with which all that finishes them is read ahead, one piece of it, or a row;
+#: and with which operands are read that differ from row to row.
+_FREE, _FREE_ONE, _FREE_ROW, _FREE_ROWS = 140, 100, 48, 64
 
 
 def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
@@ -75,6 +76,18 @@ def shares_of(rows: int, columns: int, *, turns: bool) -> tuple[int, int, tuple[
     wholes, rest = divmod(columns, most)
     widths = (most,) * wholes + tuple(1 << i for i in range(most.bit_length() - 2, -1, -1) if rest >> i & 1)
     return groups, rows if turns else rows // groups, widths
+
+
+def has_registers(kernel: ContractionKernel, rows: int, columns: int, *, turns: bool) -> bool:
+    """Whether sums of a tile leave registers for what finishes them: operands that differ from row to row take more."""
+    free = _free(*shares_of(rows, columns, turns=turns))
+    by_row = any(p.kinds[1].strip("0") for p in kernel.extras)
+    return free >= (_FREE_ROWS if by_row else 32)
+
+
+def _free(groups: int, rows: int, widths: Sequence[int]) -> int:
+    """Registers of a thread beside its sums."""
+    return _REGISTERS[groups] - rows * sum(widths) // 128
 
 
 @record
@@ -116,7 +129,7 @@ class HopperContraction(KernelText):
         groups, rows, widths = shares_of(rows, columns, turns=turns)
         piece = widths[-1]
         # where sums take most registers, few are finished at once
-        free = _REGISTERS[groups] - rows * columns // 128
+        free = _free(groups, rows, widths)
         most = _AT_ONCE if free >= _FREE_ONE else _AT_ONCE // 2
         while PIECES * groups * rows * piece * bits(kernel.out.dtype) // 8 > spare or rows * piece > 128 * most:
             piece //= 2
@@ -181,7 +194,7 @@ class _Module:
         self.rings = "y_map, " * kernel.copied + f"a_tiles, {b_tiles}, y_tiles, full, empty" + ", turn" * kernel.turns
         writer = Writer(self.k, "")
         extras = range(self.last - len(self.k.extras), self.last)
-        free = _REGISTERS[kernel.groups] - kernel.rows * sum(kernel.widths) // 128
+        free = _free(kernel.groups, kernel.rows, kernel.widths)
         #: Extras that are read before they are needed, and so many pieces before.
         self.ahead = sum(kernel.widths) // kernel.piece if free >= _FREE else 1
         self.early = [i for i in extras if free >= (_FREE_ROW if writer.repeats(i, ROWS) else _FREE_ONE)]
@@ -238,7 +251,9 @@ class _Module:
 
     def place(self, w: Writer, i: int, at: Mapping[int, str]) -> str:
         """Where a block of a tensor is."""
-        return ", ".join([*("which" if a < 0 else f"c{a}" for a, _ in w.steps(i, BATCH)), *(at[g] for g in self.order(w, i))])
+        return ", ".join(
+            [*("which" if a < 0 else f"c{a}" for a, _ in w.steps(i, BATCH)), *(at[g] for g in self.order(w, i))]
+        )
 
     def seen(self, w: Writer, i: int, tile: str, extents: Mapping[int, str]) -> str:
         """A block of A or of B in shared memory as a matrix."""
@@ -254,15 +269,21 @@ class _Module:
         for p, width in enumerate(self.h.widths):
             tiles.append((f"b{p}", "STAGES", self.block(w, 1, {DEPTH: "BK", COLUMNS: width})))
         if self.h.copied:
-            tiles.append(("y", str(PIECES * self.h.groups), self.block(w, self.last, {ROWS: "BM", COLUMNS: self.h.piece})))
+            tiles.append(
+                ("y", str(PIECES * self.h.groups), self.block(w, self.last, {ROWS: "BM", COLUMNS: self.h.piece}))
+            )
         for name, count, block in tiles:
             shape = ", ".join([count, *map(str, block)])
             w.emit(f"{name}_tiles = tl.allocate_shared_memory({name}_map.dtype, [{shape}], {name}_map.layout)")
         if not self.h.copied:
             w.emit(f"y_type: tl.constexpr = p{self.last}.dtype.element_ty")
             w.emit(f"y_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([BM, {self.h.piece}], y_type)")
-            w.emit(f"y_tiles = tl.allocate_shared_memory(y_type, [{PIECES * self.h.groups}, BM, {self.h.piece}], y_layout)")
-        barriers = {"full": ("STAGES", 2), "empty": ("STAGES", self.shares)} | ({"turn": ("2", 1)} if self.h.turns else {})
+            w.emit(
+                f"y_tiles = tl.allocate_shared_memory(y_type, [{PIECES * self.h.groups}, BM, {self.h.piece}], y_layout)"
+            )
+        barriers = {"full": ("STAGES", 2), "empty": ("STAGES", self.shares)} | (
+            {"turn": ("2", 1)} if self.h.turns else {}
+        )
         for name, (count, arrivals) in barriers.items():
             w.emit(f"{name} = tl.allocate_shared_memory(tl.int64, [{count}, 1], mbarrier.MBarrierLayout())")
             with w.indented(f"for i in tl.static_range({count}):"):
@@ -348,7 +369,9 @@ class _Module:
             for s, width in zip(sums, self.h.widths, strict=True):
                 w.emit(f"{s} = tl.zeros([BM, {width}], tl.float32, layout=layout{width})")
             self.read_ahead(w, range(self.ahead))
-            if self.h.turns:  # a barrier tells apart only the step that it waits for and the one before in the same place
+            if (
+                self.h.turns
+            ):  # a barrier tells apart only the step that it waits for and the one before in the same place
                 w.emit("mbarrier.wait(turn.index(WHO), (number & 1) ^ (1 - WHO))")
                 w.emit("number += 1")
             with w.indented("for i in range(steps):"):

@@ -233,7 +233,7 @@ class TritonPrinter:
         return self.line(f"tl.where({x} < 0.0, -{found}, {found})")
 
     def _short_tail(self, size: str) -> str:
-        """``erfc(size / sqrt(2)) / 2`` for sizes from 0 to :data:`_FAR`: to 2**-15.8, beyond 6 to 2**-12.5, of its size."""
+        """``erfc(size / sqrt(2)) / 2`` up to :data:`_FAR`: to 2**-15.8 of its size, beyond 6 to 2**-12.5."""
         power = str(_TAIL[-1])
         for c in _TAIL[-2::-1]:
             power = self.line(f"{power} * {size} + {c}")

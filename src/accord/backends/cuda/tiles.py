@@ -11,9 +11,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from accord.backends.cuda.code import CudaLaunch, KernelText, hints_of
+from accord.backends.cuda.code import CudaLaunch, KernelText, TensorMap, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
-from accord.backends.cuda.hopper_contraction import PIECES, HopperContraction, shares_of, suits_hopper
+from accord.backends.cuda.hopper_contraction import (
+    PIECES,
+    HopperContraction,
+    has_registers,
+    shares_of,
+    suits_hopper,
+)
 from accord.errors import CompileError
 from accord.expr.cost import cost_of
 from accord.expr.lang import bits
@@ -110,18 +116,23 @@ def launches(
 
     def started(own: Tile, parts: int, *, needed: bool) -> CudaLaunch:
         grid = (-(-p.m // own.m) * -(-p.n // own.n) * p.batch, parts, 1)
+        maps: tuple[TensorMap, ...] = ()
         if own.hopper:
-            grid = (min(own.hopper, grid[0]), 1, 1)
+            text = _hopper_text(kernel, own, sizes)
+            grid, maps = (min(own.hopper, grid[0]), 1, 1), text.maps(sizes, own.k)
+            constants = _hopper_constants(text, own, p)
+        else:
+            constants = _constants(kernel, own, p, tile.splits)
         return CudaLaunch(
             tuple(n for n, _ in kept),
             math.prod(grid) if needed else 0,
             grid,
-            tuple(sized.items()) + (_hopper_constants(_hopper_text(kernel, own, sizes), own, p) if own.hopper else _constants(kernel, own, p, tile.splits)),
+            (*sized.items(), *constants),
             tuple(hint for _, hint in kept),
             any(abs(n) >= 1 << 31 for n in sizes),
             own.warps,
             own.stages,
-            maps=_hopper_text(kernel, own, sizes).maps(sizes, own.k) if own.hopper else (),
+            maps=maps,
         )
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
@@ -188,7 +199,7 @@ _PRODUCTS: Final = {70: 512, 80: 1024, 86: 512, 90: 2048, 100: 4096, 120: 1024}
 #: Bytes that a multiprocessor gets through the cache in a cycle; cycles that a program takes beside its steps, and
 #: a step beside its products and bytes; cycles until the second kernel of split sums has started.
 _BYTES, _BEGIN, _STEP, _LAUNCH = 40.0, 2200.0, 60.0, 3500.0
-#: Cycles until a kernel has begun; cycles that finishing a sum takes a thread beside its operations, and for each of these.
+#: Cycles until a kernel has begun; those that finishing a sum takes a thread beside its operations, and for each one.
 _START, _FINISH, _OPERATION = 2500.0, 12.0, 1.2
 #: Cycles for the descriptors of a program, and those of a step that reads through them.
 _DESCRIBING, _DESCRIBED_STEP = 1200.0, 20.0
@@ -301,7 +312,7 @@ def _cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> f
         busy * (t.m + t.n) * t.k * item / _BYTES,
         latency,
     )
-    finish = busy * _sums(t) * _finish_cycles(kernel) if t.splits == 1 else 0.0
+    finish = busy * _sums(t) * _finish_cycles(kernel)
     total: float = _START + waves * (_BEGIN + _DESCRIBING * t.described + steps * a_step + finish)
     if t.splits > 1:
         written = 8.0 * t.splits * p.batch * p.m * p.n
@@ -331,7 +342,7 @@ def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device) -> Iter
     item, stored = bits(kernel.product) // 8, bits(kernel.out.dtype) // 8
     for turns, shapes in _HOPPER_SHAPES.items():
         for m, n in shapes:
-            if (m > 64 and m >= 2 * p.m) or (n > 64 and n >= 2 * p.n):
+            if (m > 64 and m >= 2 * p.m) or (n > 64 and n >= 2 * p.n) or not has_registers(kernel, m, n, turns=turns):
                 continue
             k = 128 // item
             pieces = PIECES * min(m * 2 if turns else m, 3 * 128) * min(n & -n, 64 // stored) * stored
