@@ -1,6 +1,6 @@
 """Contractions and convolutions in Triton beside cuBLAS and cuDNN (through PyTorch), on the GPU of this machine.
 
-``python benchmarks/gpu_contractions.py benchmarks/results/contractions-h200.json [--only NAME] [--tiles 6]``
+``python benchmarks/gpu_contractions.py benchmarks/results/contractions-h200.json [--only PATTERN] [--tiles 6]``
 
 Every tile of ``candidates`` is compiled first, on all cores; each result is compared with a product in float64 (a
 convolution in float32), then timed as the median over replays of a CUDA graph whose launches rotate among sets of
@@ -15,6 +15,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import statistics
 import sys
 import time
@@ -133,7 +134,7 @@ def resnet50(images: int) -> list[Problem]:
 
 
 def problems(only: str) -> list[Problem]:
-    """All whose name contains ``only``."""
+    """All in whose name the pattern ``only`` is found."""
     found = []
     for m in (128, 4096, 197, 6304, 1024):
         found += [product(m, 768, 768), product(m, 2304, 768), product(m, 3072, 768, "gelu")]
@@ -143,7 +144,7 @@ def problems(only: str) -> list[Problem]:
     for images in (1, 32):
         found += resnet50(images)
         found += [conv(images, c, 224, 7, 64, 2, 0) for c in (4, 8)]  # the first with padded channels
-    return [p for p in found if only in p.name]
+    return [p for p in found if re.search(only, p.name)]
 
 
 # compiled beforehand
@@ -309,14 +310,14 @@ def main() -> None:
     """Compile, compare, time, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", nargs="?", help="file for JSON")
-    parser.add_argument("--only", default="", help="problems whose name contains this")
+    parser.add_argument("--only", default="", help="pattern of the names of problems")
     parser.add_argument("--tiles", type=int, default=6, help="most tiles of a problem")
     parser.add_argument("--seconds", type=float, default=130, help="no problem is begun after this time")
     arguments = parser.parse_args()
     began = time.monotonic()
     chosen = problems(arguments.only)
     device = Device(90, 227 << 10, 132)
-    work = [(p, t) for p in chosen for t in candidates(p.kernel, p.sizes, device, arguments.tiles, described=True)]
+    work = [(p, t) for p in chosen for t in candidates(p.kernel, p.sizes, device, arguments.tiles)]
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0)), context) as pool:
         futures = [pool.submit(prepared, p, t, device.architecture) for p, t in work]

@@ -180,7 +180,7 @@ def test_the_best_tiles_compile_without_spills(name):
         launch = launches(kernel, tile, sizes)[0]
         made = binary_of(Variant.of(text_of(kernel, tile, sizes), launch, aligned=True), 90)
         assert made.spills == 0, tile
-        assert made.threads == 384
+        assert made.threads == (512 if tile.m % 3 == 0 else 384)
         assert made.shared <= ARCHITECTURES["sm_90"].shared
         assert len(made.maps) == len(launch.maps)
 

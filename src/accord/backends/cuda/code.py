@@ -238,9 +238,9 @@ def _stored(variant: Variant, target: int) -> Binary | None:
     if payload is None:
         return None
     length = int.from_bytes(payload[:4], "little")
-    *facts, maps = json.loads(bytes(payload[4 : 4 + length]))
-    walks = tuple((swizzle, tuple(box)) for swizzle, box in maps)
-    return Binary(bytes(payload[4 + length :]), *facts, walks)
+    facts = json.loads(bytes(payload[4 : 4 + length]))
+    facts[-1] = tuple((swizzle, tuple(box)) for swizzle, box in facts[-1])
+    return Binary(bytes(payload[4 + length :]), *facts)
 
 
 def _compiled(variant: Variant, target: int) -> Binary:
