@@ -174,15 +174,30 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_best_tiles_compile_without_spills(name):
     kernel, sizes = PROBLEMS[name]
-    found = [t for t in candidates(kernel, sizes, H200, 12) if t.hopper]
+    found = [t for t in candidates(kernel, sizes, H200, 12, three=True) if t.hopper]
     assert found
-    for tile in found[:2]:
+    for tile in found[:3]:
         launch = launches(kernel, tile, sizes)[0]
         made = binary_of(Variant.of(text_of(kernel, tile, sizes), launch, aligned=True), 90)
         assert made.spills == 0, tile
         assert made.threads == (512 if tile.m % 3 == 0 else 384)
         assert made.shared <= ARCHITECTURES["sm_90"].shared
         assert len(made.maps) == len(launch.maps)
+
+
+def test_three_groups():
+    rng, (m, n, k) = np.random.default_rng(1), (100, 80, 40)
+    a, w, out = (Tensor(rng, "f16", s, order=(0, 1)) for s in ((m, k), (k, n), (m, n)))
+    kernel, dims = contraction_kernel(
+        (), (m,), (n,), (k,), Factor("f16", a.access), Factor("f16", w.access), out.access,
+        cast(operand(0, "f32"), "f16"),
+    )  # fmt: skip
+    run(kernel, evaluated(dims), Tile(48, 48, 16, stages=3, group=1, hopper=3), [a, w, out])
+    groups = ((), (m,), (n,), (k,))
+    agrees(out, product(a.values, w.values, groups), product(abs(a.values), abs(w.values), groups))
+    kernel, sizes = PROBLEMS["gelu"]
+    assert not any(t.m % 3 == 0 for t in candidates(kernel, sizes, H200, 64))
+    assert any(t.m % 3 == 0 for t in candidates(kernel, sizes, H200, 64, three=True))
 
 
 def test_where_it_is_not_used():

@@ -212,7 +212,13 @@ _SHARE: Final = {"f16": 1.0, "bf16": 1.0, "i8": 2.0, "f32": 1 / 16, "f64": 1 / 3
 
 
 def candidates(
-    kernel: ContractionKernel, sizes: Sequence[int], device: Device, most: int = 6, *, described: bool = False
+    kernel: ContractionKernel,
+    sizes: Sequence[int],
+    device: Device,
+    most: int = 6,
+    *,
+    described: bool = False,
+    three: bool = False,
 ) -> tuple[Tile, ...]:
     """Tiles for a problem, the one by rule first.
 
@@ -222,13 +228,14 @@ def candidates(
         device: What it runs on.
         most: How many.
         described: Also tiles with descriptors, for which a launch needs scratch memory.
+        three: Also tiles of three groups of warps, which were compiled and emulated, but not run on a GPU yet.
     """
     p = kernel.problem(sizes)
     if kernel.across:
         return _across(p, device)[:most]
     found = [(_cycles(kernel, p, device, t), t) for t in _sensible(kernel, p, device, described=described)]
     if device.architecture == 90 and suits_hopper(kernel, sizes):
-        found += [(_hopper_cycles(kernel, p, device, t), t) for t in _hopper_tiles(kernel, p, device)]
+        found += [(_hopper_cycles(kernel, p, device, t), t) for t in _hopper_tiles(kernel, p, device, three=three)]
     ranked = sorted((cycles, i, t) for i, (cycles, t) in enumerate(found))
     shapes: set[tuple[int, int, int]] = set()
     first: list[Tile] = []
@@ -323,31 +330,33 @@ def _cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> f
 # warp groups
 
 
-#: Rows and columns of tiles, by whether groups of warps take turns.
-_HOPPER_SHAPES: Final = {
-    False: (
-        (128, 64), (128, 96), (128, 128), (128, 144), (128, 192), (128, 256), (192, 96), (192, 128), (192, 192),
-        (192, 256), (256, 64), (256, 128), (256, 160), (256, 192),
-    ),
-    True: ((64, 64), (64, 96), (64, 128), (64, 192), (64, 256), (128, 64), (128, 128), (128, 160), (128, 192)),
-}  # fmt: skip
+#: Rows and columns of tiles that two groups of warps make together, of those that they take in turns, and of those that
+#: three make together.
+_TOGETHER: Final = (
+    (128, 64), (128, 96), (128, 128), (128, 144), (128, 192), (128, 256), (256, 64), (256, 96), (256, 128), (256, 160),
+    (256, 192),
+)  # fmt: skip
+_IN_TURNS: Final = (
+    (64, 64), (64, 96), (64, 128), (64, 192), (64, 256), (128, 64), (128, 128), (128, 160), (128, 192),
+)  # fmt: skip
+_OF_THREE: Final = ((192, 96), (192, 128), (192, 192), (192, 256))
 #: Bytes of shared memory in a cycle; cycles until a step has been copied, and until a kernel has its first one; a step
 #: takes more than the model says. Measured on one H200.
-_SHARED, _COPY, _FIRST, _MORE = 128.0, 2000.0, 3500.0, 1.12
-#: Rows of tiles that go together.
-_TOGETHER: Final = 1024
+_SHARED, _COPY, _FIRST, _MORE = 128.0, 2800.0, 3500.0, 1.12
+#: Rows of tiles that follow each other before the next columns.
+_BAND: Final = 1024
 
 
-def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device) -> Iterator[Tile]:
+def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device, *, three: bool) -> Iterator[Tile]:
     item, stored = bits(kernel.product) // 8, bits(kernel.out.dtype) // 8
-    for turns, shapes in _HOPPER_SHAPES.items():
+    for turns, shapes in ((False, _TOGETHER + _OF_THREE * three), (True, _IN_TURNS)):
         for m, n in shapes:
             if (m > 64 and m >= 2 * p.m) or (n > 64 and n >= 2 * p.n) or not has_registers(kernel, m, n, turns=turns):
                 continue
             k = 128 // item
             pieces = PIECES * min(m * 2 if turns else m, 3 * 128) * min(n & -n, 64 // stored) * stored
             stages = min(8, (_HOPPER_SHARED - pieces) // ((m + n) * k * item))
-            yield Tile(m, n, k, 4, stages, max(1, _TOGETHER // m), hopper=device.processors, turns=turns)
+            yield Tile(m, n, k, 4, stages, max(1, _BAND // m), hopper=device.processors, turns=turns)
 
 
 def _hopper_cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> float:
@@ -356,10 +365,9 @@ def _hopper_cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Til
     item = bits(kernel.product) // 8
     copied = (t.m + t.n) * t.k * item
     read = t.m // 64 * sum(64 + width for width in widths) * t.k * item
-    a_step = max(
-        t.m * t.n * t.k / _PRODUCTS[90], (copied + read) / _SHARED, copied / _BYTES / 1.2, _COPY / (t.stages - 1)
-    )
-    a_tile = -(-p.k // t.k) * a_step * _MORE
+    busy = max(t.m * t.n * t.k / _PRODUCTS[90], (copied + read) / _SHARED)
+    # a step's memory is free again one and a half steps after it was copied
+    a_tile = -(-p.k // t.k) * max(busy * _MORE, copied / _BYTES / 1.2, _COPY / (t.stages - 1.5))
     finish = rows * t.n / 128 * _finish_cycles(kernel)
     rounds = -(-(-(-p.m // t.m) * -(-p.n // t.n) * p.batch) // device.processors)
     if not t.turns:
