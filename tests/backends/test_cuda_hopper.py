@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
 
@@ -15,13 +16,14 @@ from gluon_harness import Descriptor, Pointer, run_gluon
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accord.backends.cuda.code import Variant, binary_of
+from accord.backends.cuda import program
+from accord.backends.cuda.code import Binary, TensorMap, Variant, binary_of
 from accord.backends.cuda.contraction import Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.hopper_contraction import HopperContraction, suits_hopper
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of
 from accord.backends.epilogue import Extra
-from accord.errors import CompileError
+from accord.errors import CompileError, ExecutionError
 from accord.expr.lang import call, cast, const, operand
 from accord.ir.strides import Access
 from accord.kernels.architectures import ARCHITECTURES
@@ -221,3 +223,60 @@ def test_a_symbol_names_one_text():
             assert texts.setdefault(text.symbol, text.text()) == text.text()
             count += 1
     assert 4 < len(texts) <= count
+
+
+class Recorder:
+    """A device that notes which tensor maps are written, and where arguments of launches are."""
+
+    architecture = 90
+
+    def __init__(self):
+        self.maps, self.started = [], []
+
+    def write_map(self, target, address, *described):
+        assert target % 64 == 0
+        self.maps.append((target, address, *described))
+
+    def function(self, cubin, name, threads, shared):
+        return name
+
+    def launch(self, function, grid, parameters, stream):
+        self.started.append((grid, parameters))
+
+
+def test_the_host_describes_operands(monkeypatch):
+    """A description is written once for each address, and is an argument with its shape and strides behind it."""
+    kernel, sizes = PROBLEMS["one wave"]
+    tile = next(t for t in candidates(kernel, sizes, H200, 12) if t.hopper)
+    launch, text = launches(kernel, tile, sizes)[0], text_of(kernel, tile, sizes)
+    boxes = tuple((3, (m.block[0], 64)) for m in launch.maps)
+    binary = Binary(b"", "name", 384, 1024, 2, 0, 168, 0, boxes)
+    monkeypatch.setattr(program, "binary_of", lambda variant, target: binary)
+    gpu, table = Recorder(), np.array([1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 0], np.int64)
+    one = program._Kernel(gpu, text, launch, table, 0)
+    one.start(0)
+    one.start(0)
+    a, *others = gpu.maps
+    assert a[1:] == (1 << 20, "f16", (4096, 3072), [6144], (64, 64), 3)
+    assert [m[1] for m in others] == [2 << 20] * (len(others) - 1) + [5 << 20]
+    table[0] += 4096
+    one.start(0)
+    assert [m[1] for m in gpu.maps[len(others) + 1 :]] == [(1 << 20) + 4096]
+    count = len(table) + sum(1 + 2 * len(m.shape) for m in launch.maps)
+    cells = (ctypes.c_void_p * count).from_address(gpu.started[0][1])
+    values = [ctypes.c_int64.from_address(c).value for c in cells[len(table) + 1 : len(table) + 5]]
+    assert cells[len(table)] == a[0]
+    assert values == [4096, 3072, 3072, 1]
+    assert [grid for grid, _ in gpu.started] == [launch.grid] * 3
+    table[0] += 2
+    with pytest.raises(ExecutionError, match="multiple of 16 bytes"):
+        one.start(0)
+
+
+def test_maps_are_types_that_gluon_knows():
+    assert TensorMap(0, 0, "bf16", (8, 64), (64, 1), (8, 32)).type == (
+        "tensordesc<bf16[8, 32],NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank=2, "
+        "transposed=False, fp4_padded=False, cga_layout=[])>"
+    )
+    assert "swizzle_byte_width=128" in TensorMap(0, 0, "f32", (1, 8, 64), (1, 64, 1), (1, 8, 96)).type
+    assert "swizzle_byte_width=0" in TensorMap(0, 0, "f16", (4, 64), (64, 1), (4, 64)).type

@@ -17,7 +17,7 @@ import numpy as np
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, TensorMap, Variant, binary_of
 from accord.backends.cuda.driver import MAP_BYTES, Device, argument_array
 from accord.backends.protocol import Array, Launch, Phase, Program
-from accord.errors import CompileError
+from accord.errors import CompileError, ExecutionError
 from accord.expr.lang import bits
 from accord.record import record
 
@@ -118,10 +118,20 @@ class _Maps:
             first += 1 + 2 * len(m.shape)
 
     def write(self, operands: Array) -> None:
-        """Describe the operands at these addresses."""
+        """Describe the operands at these addresses.
+
+        Raises:
+            ExecutionError: one of them is no multiple of 16.
+        """
         for i, (m, (swizzle, box)) in enumerate(zip(self._maps, self.boxes, strict=True)):
             item = bits(m.dtype) // 8
             address = int(operands[m.operand]) + m.offset * item
+            if address % 16:
+                raise ExecutionError(
+                    f"operand {m.operand} of a matrix product lies at address {address:#x}",
+                    expected="a multiple of 16 bytes",
+                    remedy="Bind memory that was allocated whole, or a part that begins at a multiple of 16 bytes.",
+                )
             if address != self._written[i]:
                 strides = [s * item for s in m.strides[:-1]]
                 self._gpu.write_map(self._places[i], address, m.dtype, m.shape, strides, box, swizzle)
