@@ -237,7 +237,7 @@ class Recorder:
         assert target % 64 == 0
         self.maps.append((target, address, *described))
 
-    def function(self, cubin, name, threads, shared):
+    def function(self, cubin, name, block, shared, cluster):
         return name
 
     def launch(self, function, grid, parameters, stream):
@@ -250,7 +250,7 @@ def test_the_host_describes_operands(monkeypatch):
     tile = next(t for t in candidates(kernel, sizes, H200, 12) if t.hopper)
     launch, text = launches(kernel, tile, sizes)[0], text_of(kernel, tile, sizes)
     boxes = tuple((3, (m.block[0], 64)) for m in launch.maps)
-    binary = Binary(b"", "name", 384, 1024, 2, 0, 168, 0, boxes)
+    binary = Binary(b"", "name", 384, 1024, 2, 0, 168, 0, maps=boxes)
     monkeypatch.setattr(program, "binary_of", lambda variant, target: binary)
     gpu, table = Recorder(), np.array([1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 0], np.int64)
     one = program._Kernel(gpu, text, launch, table, 0)

@@ -121,7 +121,6 @@ def _start(
     return launches(kernel, tile, sizes, hints)[which]
 
 
-@functools.cache
 def _device() -> Device:
     from accord.backends.cuda.driver import device
 
