@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from accord.backends.cuda.lanes import borrowed
 from accord.backends.cuda.loss import Losable
 from accord.backends.dlpack import CUDA
 from accord.backends.memory import HOST, Block, Memory, MemoryFullError
@@ -23,8 +24,6 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "Function",
-    "Lanes",
-    "borrowed",
     "chosen",
     "count",
     "device",
@@ -35,6 +34,9 @@ __all__ = [
 OLDEST_DRIVER: Final = 12040
 #: The oldest compute capability that kernels are generated for.
 OLDEST: Final = (7, 5)
+#: Of a description of a tensor for the bulk copy engine, whose address has to be whole 64 bytes.
+MAP_BYTES: Final = 128
+_MAPPED: Final = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32"}
 
 
 @functools.cache
@@ -312,6 +314,46 @@ class Device(Losable):
                 found = self._functions[key] = Function(handle, block, shared, cluster)
             return found
 
+    def write_map(
+        self,
+        target: int,
+        address: int,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        swizzle: int,
+    ) -> None:
+        """Write the 128 bytes with which the bulk copy engine walks a tensor.
+
+        Args:
+            target: Where, in the host's memory.
+            address: Of the tensor, whole 16 bytes.
+            dtype: Of elements: f16, bf16 or f32.
+            shape: From the outermost axis.
+            strides: In bytes, of all axes but the last.
+            box: What is copied at once.
+            swizzle: How it lies in shared memory, as the driver numbers it.
+        """
+        cu = bindings()
+        numbers = [
+            [kind(n) for n in reversed(of)]
+            for kind, of in ((cu.cuuint64_t, shape), (cu.cuuint64_t, strides), (cu.cuuint32_t, box))
+        ]
+        made = self.call(
+            "cuTensorMapEncodeTiled",
+            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAPPED[dtype]}"),
+            len(shape),
+            address,
+            *numbers,
+            [cu.cuuint32_t(1)] * len(shape),
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cu.CUtensorMapSwizzle(swizzle),
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        ctypes.memmove(target, int(made.getPtr()), MAP_BYTES)
+
     def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:
         """Start a kernel.
 
@@ -438,59 +480,6 @@ def ordinal_of(address: int) -> int:
     attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     status, number = driver.cuPointerGetAttribute(attribute, address)
     return 0 if int(status) else int(number)
-
-
-class Lanes:
-    """Streams that one run at a time uses; the device gets them back from a ``with``.
-
-    Attributes:
-        origin: Stream 0, of higher priority than the others.
-    """
-
-    def __init__(self, gpu: Device) -> None:
-        self._gpu = gpu
-        self.origin = gpu.stream(first=True)
-        self._sides: dict[int, int] = {}
-        self._mark = gpu.event()
-
-    def side(self, number: int) -> int:
-        """Another one."""
-        if number not in self._sides:
-            self._sides[number] = self._gpu.stream()
-        return self._sides[number]
-
-    def arrive(self, stream: int, other: int) -> None:
-        """Have what is put on ``stream`` from now on wait for what is on another one, which may be anybody's."""
-        if other != stream:
-            self._gpu.record(self._mark, other)
-            self._gpu.follow(stream, self._mark)
-
-    def __enter__(self) -> Lanes:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._gpu.lost is None:  # what was started uses memory that others get next
-            self.wait()
-        self._gpu.idle.append(self)
-
-    def wait(self) -> None:
-        """Until everything on all of them is done."""
-        for stream in (self.origin, *self._sides.values()):
-            self._gpu.wait(stream)
-
-
-def borrowed(gpu: Device) -> Lanes:
-    """Streams that nobody else uses while they are entered; as many are kept as were ever used at the same time.
-
-    Raises:
-        ExecutionError: the device was lost before.
-    """
-    gpu.enter()
-    try:
-        lanes: Lanes = gpu.idle.pop()
-    except IndexError:
-        lanes = Lanes(gpu)
-    return lanes
 
 
 class DeviceMemory(Memory):

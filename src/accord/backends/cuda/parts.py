@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from accord.backends.cuda.driver import Device, Lanes
+from accord.backends.cuda.driver import Device
+from accord.backends.cuda.lanes import Events, Lanes
 from accord.backends.protocol import Array, Launch, Turn
 from accord.record import record
 
 if TYPE_CHECKING:
     from accord.backends.cuda.program import CudaProgram
 
-__all__ = ["PIECE", "Copy", "Entry", "Events", "Part", "TransferCode"]
+__all__ = ["PIECE", "Copy", "Entry", "Part", "TransferCode"]
 
 #: Graphs that one part of a program keeps, by addresses of its operands.
 _GRAPHS: Final = 4
@@ -49,23 +50,6 @@ class TransferCode:
     """
 
     inwards: bool
-
-
-class Events:
-    """Events that go with their owner."""
-
-    def __init__(self, gpu: Device) -> None:
-        self._gpu = gpu
-        self._all: list[int] = []
-
-    def new(self) -> int:
-        """Another one."""
-        self._all.append(self._gpu.event())
-        return self._all[-1]
-
-    def __del__(self) -> None:
-        for event in self._all:
-            self._gpu.forget_event(event)
 
 
 class Item(Protocol):
