@@ -170,6 +170,7 @@ class ContractionKernel(KernelText):
         windows: See :class:`Window`.
         precision: Of products of float32: "ieee", "tf32", "tf32x3".
         across: Batch axes are among the column axes, A has columns too, and elements are multiplied one by one.
+        tail: Last elements of the last depth axis that do not count: they can be read, but may be anything in A.
     """
 
     axes: tuple[int, int, int, int]
@@ -181,12 +182,14 @@ class ContractionKernel(KernelText):
     windows: tuple[WindowPattern, ...]
     precision: str
     across: bool = False
+    tail: int = 0
 
     @property
     def symbol(self) -> str:
         """Name by content."""
         exprs = [e.key for e in (self.a.expr, self.b.expr, self.expr)]
         text = f"{self.axes};{self.patterns};{len(self.a.extras)};{exprs};{self.windows};{self.precision};{self.across}"
+        text += f";{self.tail}" if self.tail else ""
         return f"contraction_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property
@@ -241,7 +244,7 @@ class ContractionKernel(KernelText):
     @property
     def describable(self) -> bool:
         """Whether A and B may be read through tensor descriptors: matrices with neighbours along one of their axes."""
-        plain = not self.across and not self.windows and self.axes[3] == 1
+        plain = not self.across and not self.windows and not self.tail and self.axes[3] == 1
         return plain and all({f.own.kinds[1], f.own.kinds[2]} == {"1", "s"} for f in (self.a, self.b))
 
     def text(self) -> str:
@@ -328,6 +331,7 @@ def contraction_kernel(
     precision: str = "ieee",
     *,
     across: bool = False,
+    tail: int = 0,
 ) -> tuple[ContractionKernel, tuple[DimLike, ...]]:
     """The kernel for a contraction, and the integers that its launch needs, in the order of its ``names``.
 
@@ -344,6 +348,7 @@ def contraction_kernel(
         windows: Where A's elements count; at most one for each axis.
         precision: How float32 is multiplied: "ieee", "tf32" or "tf32x3".
         across: For small products of a large batch: elements are multiplied one by one, not matrices.
+        tail: Last elements of the last depth axis that do not count; see :class:`ContractionKernel`.
 
     Raises:
         CompileError: types are not multiplied, or do not agree.
@@ -366,6 +371,8 @@ def contraction_kernel(
         groups = ((), rows, (*batch, *columns), depth)
     shares = _shares(len(a.extras), len(b.extras), len(extras), across=across)
     windowed = {ROWS: [w.row for w in windows], DEPTH: [w.depth for w in windows]}
+    if tail:  # the last axis stays one
+        windowed[DEPTH].append(len(depth) - 1)
     sizes: list[Shape] = []
     places: dict[int, list[int]] = {}
     for group, own in enumerate(groups):
@@ -390,9 +397,10 @@ def contraction_kernel(
         tuple(patterns[second:-1]),
         patterns[-1],
         expr,
-        tuple(WindowPattern(r, d) for r, d in zip(places[ROWS], places[DEPTH], strict=True)),
+        tuple(WindowPattern(r, d) for r, d in zip(places[ROWS], places[DEPTH], strict=not tail)),
         precision,
         across,
+        tail,
     )
     limits = [x for w in windows for x in (w.step, w.dilation, w.pad, w.size)]
     return kernel, (*itertools.chain(*sizes), *limits, *numbers)

@@ -257,6 +257,9 @@ class _Writer:
             self.emit("b_in = k_in[:, None] & n_in[None, :]")
             self.windows("a_in", lambda axis: self.step_taps(axis, flat=flat))
             a = self.factor(self.k.a, 0, lambda i: self.read(i, "a_in", flat=flat, described=described), "a_in")
+            if self.k.tail:
+                place = f"k % {last}" if flat else "start + step"
+                a = self.named(f"tl.where(({place} < {last} - {self.k.tail})[None, :], {a}, 0).to({a}.dtype)")
             b = self.factor(self.k.b, 1, lambda i: self.read(i, "b_in", flat=flat, described=described), "b_in")
             precision = f', input_precision="{self.k.precision}"' if self.k.product == "f32" else ""
             acc = TYPES[accumulator(self.k.product)]

@@ -199,7 +199,9 @@ def _across(p: Problem, device: Device) -> tuple[Tile, ...]:
 def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, described: bool) -> Iterator[Tile]:
     item = max(bits(kernel.product), bits(kernel.a.own.dtype), bits(kernel.b.own.dtype)) // 8
     exact = kernel.product == "f64" or (kernel.product == "f32" and kernel.precision == "ieee")
-    flat = kernel.axes[3] > 1 and p.inner < 16
+    ways = [False]
+    if kernel.axes[3] > 1 and (p.inner < 16 or (p.inner <= 64 and not kernel.windows)):
+        ways = [True] if p.inner < 16 else [False, True]
     narrow = any(p.widths[i] * bits(x.own.dtype) < 32 for i, x in enumerate((kernel.a, kernel.b)))
     aligned = all(p.widths[i] * bits(x.own.dtype) == 128 for i, x in enumerate((kernel.a, kernel.b)))
     whole = described and device.architecture >= 90 and kernel.describable and aligned and not exact
@@ -208,17 +210,18 @@ def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, describe
             continue
         warps = min(8, max(4, m * n * (2 if kernel.product == "f64" else 1) // (32 * _HELD)))
         depths = (16, 32) if exact else (128 // item,) if m * n > 64 * 64 else (256 // item, 128 // item)
-        length = p.k if flat else p.inner
         if narrow:  # elements that are read one by one are held in registers
             depths = (max(16, min(64, _NARROW * 32 * warps // m)),)
-        for k in sorted({min(k, max(16, 32 // item, _power(length))) for k in depths}):
-            most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
-            steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
-            for stages in range(max(2, most - 1), most + 1):
-                for splits in _splits(p, m, n, steps, device):
-                    yield Tile(m, n, k, warps, stages, 8, splits, flat)
-                    if whole:
-                        yield Tile(m, n, k, warps, stages, 8, splits, flat, described=True)
+        for flat in ways:
+            length = p.k if flat else p.inner
+            for k in sorted({min(k, max(16, 32 // item, _power(length))) for k in depths}):
+                most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
+                steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
+                for stages in range(max(2, most - 1), most + 1):
+                    for splits in _splits(p, m, n, steps, device):
+                        yield Tile(m, n, k, warps, stages, 8, splits, flat)
+                        if whole:
+                            yield Tile(m, n, k, warps, stages, 8, splits, flat, described=True)
 
 
 def _splits(p: Problem, m: int, n: int, steps: int, device: Device) -> Iterator[int]:

@@ -40,7 +40,7 @@ __all__ = [
     "window_geometry",
 ]
 
-#: Output elements of a program: a thread has whole vectors of channels, or fewer elements, each with places of its own.
+#: Output elements of a program: a row of a tile has one window, or each element has its own.
 _CHANNELS, _SINGLE = 1024, 256
 #: Taps of a window up to which code is written for each.
 _MOST_TAPS = 64
@@ -193,7 +193,8 @@ def window_geometry(kernel: WindowKernel, sizes: Sequence[int], reach: int) -> t
         reach: The largest number of elements of any of its operands.
     """
     total, inner = math.prod(sizes[: kernel.rank]), sizes[kernel.order[-1]]
-    block = _CHANNELS if kernel.order[-1] == 1 else _SINGLE
+    shared = kernel.order[-1] == 1 or (kernel.taps and kernel.taps[kernel.order[-1] - 2] == 1)
+    block = _CHANNELS if shared else _SINGLE
     columns = min(block, power_of_two(inner))
     rows = block // columns
     programs = ceildiv(total // inner, rows) * ceildiv(inner, columns) if total else 0
