@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
 
-from contraction_harness import Tensor, compiled, convolution, evaluated, product, run
+from contraction_harness import Tensor, compiled, convolution, evaluated, pack, product, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from window_harness import start_window
 
 from accord.backends.cuda.contraction import Factor, accumulator, contraction_kernel
-from accord.backends.cuda.convolution import Convolution, packing_of
+from accord.backends.cuda.convolution import Convolution
+from accord.backends.cuda.packing import packing_of
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches
 from accord.backends.epilogue import Extra
 from accord.errors import CompileError
@@ -246,7 +246,7 @@ def test_images_of_few_channels_are_packed(folder, rank, channels, taps, step, d
     moved, moves = packing.image_kernel(x.access)
     packed = Tensor(rng, dtype, evaluated(packing.sizes), order=range(2 + rank))
     packed.memory[...] = np.nan
-    start_window(folder, moved, evaluated(moves), {"x": x.memory, "y": packed.memory})
+    pack(folder, moved, evaluated(moves), x, packed)
     filled = Tensor(rng, dtype, packing.weights(weights).shape, order=range(2 + rank))
     filled.values[...] = packing.weights(weights)
     kernel, dims = packing.kernel(out.access, cast(operand(0, "f32"), dtype))

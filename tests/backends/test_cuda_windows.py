@@ -15,7 +15,6 @@ pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip insta
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton_harness import NUMPY, compiled, function_of, memory
-from window_harness import start_window
 
 from accord.backends.cpu.pools import Pooling
 from accord.backends.cpu.taptables import Positions, Taps
@@ -74,6 +73,15 @@ def drawn(rng, shape, dtype):
     return np.abs(values).astype(NUMPY[dtype]) if dtype[0] == "u" else values.astype(NUMPY[dtype])
 
 
+def run(folder, kernel, dims, arrays):
+    """Start a kernel in the interpreter; ``arrays`` by the names of pointers."""
+    programs, constants = window_geometry(kernel, dims, max(a.size for a in arrays.values()))
+    values = {n: memory(a) for n, a in arrays.items()} | dict(zip(kernel.names, dims, strict=True)) | constants
+    function = function_of(folder, kernel.symbol, kernel.text())
+    given_ = {n: values[n] for n in function.arg_names}
+    interpret_elsewhere([(function, given_, (programs, 1, 1))], list(arrays.values()), kernel.symbol)
+
+
 def windows(x, axes, neutral):
     """For each output position along the spatial axes its taps, the index of each in the plane, and what is inside."""
     for place in itertools.product(*(range(a.out) for a in axes)):
@@ -123,7 +131,7 @@ def test_pools(folder, data, name, seed, last):
     epilogue = Epilogue(max_(cast(operand(0, dtype), "f32") + operand(1, "f32"), 0.0), (Extra("f32", extra.access),))
     counted = [(-a.pad, a.size + 1) if seed % 2 else (0, a.size) for a in axes]
     kernel, dims = pool_kernel(images, channels, axes, (dtype, x.access), y.access, pooling, epilogue, counted=counted)
-    start_window(folder, kernel, dims, {"x": x.memory, "e0": extra.memory, "y": y.memory})
+    run(folder, kernel, dims, {"x": x.memory, "e0": extra.memory, "y": y.memory})
     expected = np.zeros(y.shape)
     for place, taps, numbers in windows(x.view.astype(np.float64), axes, neutral):
         value = (
@@ -158,7 +166,7 @@ def test_indices_of_maxima(folder, data, seed, dtype):
         2, 3, axes, (dtype, x.access), y.access, pooling, Epilogue(operand(0, dtype)), indices=found.access,
         column_major=major,
     )  # fmt: skip
-    start_window(folder, kernel, dims, {"x": x.memory, "y": y.memory, "i": found.memory})
+    run(folder, kernel, dims, {"x": x.memory, "y": y.memory, "i": found.memory})
     plane = math.prod(a.size for a in axes)
     for place, taps, numbers in windows(x.view, axes, low):
         for n, c in itertools.product(range(2), range(3)):
@@ -193,9 +201,7 @@ def test_convolutions_of_few_channels(folder, data, seed, dtype, last):
         2, groups * outputs, axes, (inputs, outputs), (dtype, x.access), (dtype, w.access),
         None if b is None else (dtype, b.access), y.access, Epilogue(max_(cast(operand(0, dtype), acc), 0.0)),
     )  # fmt: skip
-    start_window(
-        folder, kernel, dims, {"x": x.memory, "w": w.memory, "y": y.memory} | ({} if b is None else {"b": b.memory})
-    )
+    run(folder, kernel, dims, {"x": x.memory, "w": w.memory, "y": y.memory} | ({} if b is None else {"b": b.memory}))
     expected = np.zeros(y.shape)
     flat = w.view.astype(np.float64).reshape(groups, outputs, inputs, -1)
     for place, taps, _ in windows(x.view.astype(np.float64), axes, 0.0):
@@ -264,7 +270,7 @@ def test_resize(folder, data, seed, mode, kind, dtype):
                 for p, share in ((low, 1 - (at - low)), (low + 1, at - low)):
                     matrix[o, min(max(p, 0), sources[a] - 1)] += float(share)
         parts.append(matrix)
-    start_window(folder, kernel, dims, arrays)
+    run(folder, kernel, dims, arrays)
     expected = 2 * np.einsum("ncij,oi,pj->ncop", x.view.astype(np.float64), *parts)
     near = TOLERANCE[dtype]
     np.testing.assert_allclose(y.view.astype(np.float64), expected, rtol=near, atol=near)
@@ -277,7 +283,7 @@ def test_positions_outside_are_filled(folder):
     kernel, dims = resample_kernel(
         (1, 1, 5), (2,), (count,), ("f32", x.access), Access((5, 5, 1), 0), taps, "f32", X, Epilogue(X), 9.0
     )
-    start_window(folder, kernel, dims, {"x": x.memory, "y": y, "t2": indices, "h2": weights})
+    run(folder, kernel, dims, {"x": x.memory, "y": y, "t2": indices, "h2": weights})
     np.testing.assert_allclose(y, [0, 1.5, 3, 9, 9])  # 0, 1.5, 3, 4.5, 6
 
 

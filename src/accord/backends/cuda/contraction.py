@@ -30,6 +30,7 @@ from accord.backends.epilogue import Extra
 from accord.backends.loops.nest import merge_axes
 from accord.errors import CompileError
 from accord.expr.lang import Expr, bits, operand
+from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 from accord.record import record
@@ -38,6 +39,7 @@ __all__ = [
     "BATCH",
     "COLUMNS",
     "DEPTH",
+    "MOST_BITS",
     "ROWS",
     "ContractionKernel",
     "Factor",
@@ -51,6 +53,8 @@ __all__ = [
     "contraction_kernel",
 ]
 
+#: Taps that have bits in a word.
+MOST_BITS: Final = 30
 #: Groups of axes.
 BATCH, ROWS, COLUMNS, DEPTH = range(4)
 _Share = tuple[int, int, int]
@@ -150,10 +154,17 @@ class FactorPattern:
 
 @record
 class WindowPattern:
-    """Numbers of a row axis and of a depth axis; -1: an axis of size 1."""
+    """A window as a kernel knows it.
+
+    Attributes:
+        row: Number of the row axis; -1: an axis of size 1.
+        depth: Likewise of the depth axis.
+        few: Its taps have bits in a word.
+    """
 
     row: int
     depth: int
+    few: bool
 
 
 @record
@@ -397,7 +408,10 @@ def contraction_kernel(
         tuple(patterns[second:-1]),
         patterns[-1],
         expr,
-        tuple(WindowPattern(r, d) for r, d in zip(places[ROWS], places[DEPTH], strict=not tail)),
+        tuple(
+            WindowPattern(row, at, D.proves_le(depth[w.depth], MOST_BITS))
+            for w, row, at in zip(windows, places[ROWS], places[DEPTH], strict=not tail)
+        ),
         precision,
         across,
         tail,

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.code import CudaLaunch, exact_hints
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
 from accord.errors import CompileError
 from accord.expr.cost import cost_of
@@ -82,7 +83,7 @@ def launches(
         kernel: The kernel.
         tile: How it is cut.
         sizes: Values of the kernel's ``names``.
-        hints: What is known of these for all sizes, see :class:`CudaLaunch`; None: they are always the same.
+        hints: What is known of these for all sizes, see :func:`exact_hints`; None: they are always the same.
 
     Raises:
         CompileError: the tile is not for this kernel: it splits sums that are made across, or has descriptors where
@@ -93,23 +94,22 @@ def launches(
     if kernel.across and tile.splits > 1:
         raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
     p = kernel.problem(sizes)
-    known = hints_of(sizes) if hints is None else hints
+    known = exact_hints(sizes) if hints is None else hints
     values = dict(zip(kernel.names, sizes, strict=True))
-    kept = [(values[n], hint) for n, hint in zip(kernel.names, known, strict=True) if n not in kernel.sized]
-    sized = {n: values[n] for n in kernel.sized}
+    # a constant offset would be added in each step, after all else
+    kept = [
+        (n, values[n], "" if n[0] == "o" and values[n] else hint)
+        for n, hint in zip(kernel.names, known, strict=True)
+        if n not in kernel.sized
+    ]
+    names, numbers, own_hints = zip(*kept, strict=True)
 
     def started(own: Tile, parts: int, *, needed: bool) -> CudaLaunch:
         grid = (-(-p.m // own.m) * -(-p.n // own.n) * p.batch, parts, 1)
-        return CudaLaunch(
-            tuple(n for n, _ in kept),
-            math.prod(grid) if needed else 0,
-            grid,
-            tuple(sized.items()) + _constants(kernel, own, p, tile.splits),
-            tuple(hint for _, hint in kept),
-            any(abs(n) >= 1 << 31 for n in sizes),
-            own.warps,
-            own.stages,
-        )
+        constants = {n: values[n] for n in kernel.sized} | dict(_constants(kernel, own, p, tile.splits))
+        wide = any(abs(n) >= 1 << 31 for n in sizes)
+        made = CudaLaunch.of(names, numbers, own_hints, grid, constants, wide=wide, warps=own.warps, stages=own.stages)
+        return made if needed else replace(made, tasks=0)
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
 

@@ -193,8 +193,7 @@ def window_geometry(kernel: WindowKernel, sizes: Sequence[int], reach: int) -> t
         reach: The largest number of elements of any of its operands.
     """
     total, inner = math.prod(sizes[: kernel.rank]), sizes[kernel.order[-1]]
-    shared = kernel.order[-1] == 1 or (kernel.taps and kernel.taps[kernel.order[-1] - 2] == 1)
-    block = _CHANNELS if shared else _SINGLE
+    block = _CHANNELS if kernel.order[-1] == 1 else _SINGLE
     columns = min(block, power_of_two(inner))
     rows = block // columns
     programs = ceildiv(total // inner, rows) * ceildiv(inner, columns) if total else 0

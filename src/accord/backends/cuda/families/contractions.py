@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.code import CudaLaunch, exact_hints
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
-from accord.backends.cuda.convolution import FEW, Convolution, Packing, packing_of
+from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
-from accord.backends.cuda.families.windows import window_phase
+from accord.backends.cuda.packing import FEW, Packing, pack_launch, packing_of
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
 from accord.backends.epilogue import accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
@@ -101,15 +101,16 @@ def _native(
         tile = candidates(kernel, known, _device(), 1)[0]
         scratch = workspace(kernel, tile, known)
     operands = [*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras]
-    hints = hints_of(dims)
+    hints = exact_hints(dims)
     room: DimLike = 0
     phases = []
     if packed is not None:
         packing, image = packed
         room = D.ceildiv(packing.bytes, _LINE) * _LINE
-        reach = D.product((*packing.of.in_sizes, packing.of.images, packing.of.channels))
         operands[0] = 3 + extras
-        phases.append(window_phase(*packing.image_kernel(image), (0, operands[0]), D.maximum(reach, packing.bytes)))
+        moves, numbers = packing.image_kernel(image)
+        launch = functools.partial(pack_launch, moves, exact_hints(numbers))
+        phases.append(Phase(moves, (0, operands[0]), numbers, launch))
     own = (*dims, room if scratch else 0)
     phases.append(Phase(kernel, tuple(operands), own, functools.partial(_start, kernel, tile, hints, 0)))
     if scratch:
