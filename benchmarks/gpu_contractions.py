@@ -23,10 +23,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from accord.backends.cuda.code import Binary, CudaLaunch, Variant, binary_of
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
 from accord.backends.epilogue import Extra
+from accord.errors import AccordError
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir.strides import Access
 
@@ -136,31 +138,13 @@ def problems(only: str) -> list[Problem]:
 # compiled beforehand
 
 
-def prepared(p: Problem, tile: Tile, architecture: int) -> list[Any] | str:
+def prepared(p: Problem, tile: Tile, architecture: int) -> list[tuple[CudaLaunch, Binary]] | str:
     """What each start needs, compiled; or why it does not compile."""
-    from accord.backends.cuda.code import function_of
-    from accord.contract.code import TritonCode
-    from accord.errors import AccordError
-    from accord.kernels.launch import Launch, Memory
-    from accord.kernels.triton import compile_launch
-
-    names = [*(f"p{i}" for i in range(len(p.kernel.patterns))), "work"]
-    values: dict[str, Any] = {
-        n: Memory(256, (1,), (1,), NUMPY[t]) for n, t in zip(names, p.kernel.pointers, strict=True)
-    }
-    made = []
-    for kernel, start in zip((p.kernel, p.kernel.parts), launches(p.kernel, tile, p.sizes), strict=True):
-        if not start.tasks:
-            continue
-        options = {"num_warps": start.warps, "num_stages": start.stages}
-        code = TritonCode(function_of(kernel), start.grid, dict(start.constants) | options)
-        values |= zip(p.kernel.integers, start.params, strict=True)
-        try:
-            built = compile_launch(code, Launch(code, values, code.meta, start.grid, {}), architecture, "")
-        except AccordError as error:
-            return str(error)[:200]
-        made.append((start.grid, built))
-    return made
+    starts = zip((p.kernel, p.kernel.parts), launches(p.kernel, tile, p.sizes), strict=True)
+    try:
+        return [(s, binary_of(Variant.of(kernel, s, aligned=True), architecture)) for kernel, s in starts if s.tasks]
+    except AccordError as error:
+        return str(error)[:200]
 
 
 # on the device
@@ -236,23 +220,18 @@ def starter(p: Problem, inputs: Inputs, made: Sequence[Any], scratch: Any) -> Ca
 
     from accord.kernels.device import launch
 
-    values: dict[str, Any] = dict(zip(p.kernel.names, p.sizes, strict=True))
-    tensors = (inputs.a, inputs.packed, inputs.bias, inputs.out, scratch)
-    values |= {n: t.data_ptr() for n, t in zip(("p0", "p1", "p2", "p3", "work"), tensors, strict=True)}
+    pointers = [("p", t.data_ptr()) for t in (inputs.a, inputs.packed, inputs.bias, inputs.out, scratch)]
     ready = []
-    for grid, built in made:
-        arguments = [(kind, values[n]) for n, kind in zip(built.passed, built.kinds, strict=True)]
-        described = torch.empty(math.prod(grid) * built.scratch_bytes + 1, dtype=torch.uint8, device="cuda")
+    for start, built in made:
+        numbers = [("l" if start.wide else "i", n) for n, h in zip(start.params, start.hints, strict=True) if h != "1"]
+        described = torch.empty(start.tasks * built.scratch_bytes + 1, dtype=torch.uint8, device="cuda")
         added = [("p", described.data_ptr()), ("p", 0)][: built.scratch]
-        ready.append((grid, built, [*arguments, *added], described))
+        ready.append((start.grid, built, [*pointers, *numbers, *added], described))
 
     def begin() -> None:
         stream = torch.cuda.current_stream().cuda_stream
         for grid, built, arguments, _ in ready:
-            launch(
-                built.cubin, built.name, stream, grid, (built.threads, 1, 1), built.shared, arguments,
-                built.cluster,
-            )  # fmt: skip
+            launch(built.cubin, built.name, stream, grid, (built.threads, 1, 1), built.shared, arguments)
 
     return begin
 
@@ -286,7 +265,7 @@ def measured(p: Problem, tried: Sequence[tuple[Tile, Any]]) -> dict[str, Any]:
         error = first.error()
         row["tiles"][shown(tile)] = median_us(calls) if error < 4e-3 else f"wrong: relative error {error:.1e}"
         row["error"] = max(row.get("error", 0.0), error)
-        row["spills"] = max(row.get("spills", 0), *(b.resources.spills or 0 for _, b in made))
+        row["spills"] = max(row.get("spills", 0), *(b.spills for _, b in made))
     times = {name: us for name, us in row["tiles"].items() if isinstance(us, float)}
     row["rule"] = next(iter(row["tiles"].values()), "")
     row["best"] = min(times.values(), default=math.nan)
