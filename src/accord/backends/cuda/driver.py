@@ -10,7 +10,7 @@ import ctypes
 import functools
 import importlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ class Function:
         shared: Bytes of dynamic shared memory.
     """
 
-    def __init__(self, handle: Any, threads: int, shared: int) -> None:
+    def __init__(self, handle: int, threads: int, shared: int) -> None:
         self.handle = handle
         self.threads = threads
         self.shared = shared
@@ -119,7 +119,12 @@ class Device:
         self.architecture = 10 * capability[0] + capability[1]
         self.processors = of("MULTIPROCESSOR_COUNT")
         self.shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-        self._context = self.call("cuDevicePrimaryCtxRetain", handle)
+        self._context = int(self.call("cuDevicePrimaryCtxRetain", handle))
+        # what each run calls goes straight to the driver: the bindings take longer than some of these functions
+        self._set_current = self._entry("cuCtxSetCurrent", ctypes.c_void_p)
+        self._synchronize = self._entry("cuStreamSynchronize", ctypes.c_void_p)
+        self._launch_graph = self._entry("cuGraphLaunch", ctypes.c_void_p, ctypes.c_void_p)
+        self._launch = self._entry("cuLaunchKernel", ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
         self._lock = threading.Lock()
         self._functions: dict[tuple[bytes, str, int], Function] = {}
         #: Why nothing can be run any more.
@@ -136,6 +141,17 @@ class Device:
         if int(status):
             self._raise(status, name)
         return results[0] if len(results) == 1 else results or None
+
+    def _entry(self, name: str, *arguments: Any) -> Callable[..., int]:
+        """A function of the driver for :meth:`_checked`."""
+        address, _ = self.call("cuGetProcAddress", name.encode(), OLDEST_DRIVER, 0)
+        entry: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(int(address))
+        return entry
+
+    def _checked(self, status: int, name: str) -> None:
+        """See that a function of :meth:`_entry` returned no error; errors as of :meth:`call`."""
+        if status:
+            self._raise(self._driver.CUresult(status), name)
 
     def _raise(self, status: Any, name: str) -> None:
         kind = str(getattr(status, "name", status)).removeprefix("CUDA_ERROR_")
@@ -162,7 +178,7 @@ class Device:
                 f"GPU {self.ordinal} is lost to this process since a kernel failed ({self.lost})",
                 remedy="Start the process again.",
             )
-        self.call("cuCtxSetCurrent", self._context)
+        self._checked(self._set_current(self._context), "cuCtxSetCurrent")
 
     # memory
 
@@ -192,30 +208,30 @@ class Device:
             self.enter()
             self.call("cuMemFreeHost", address)
 
-    def to_device(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+    def to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy from the host. Memory of the host that is not pinned is read before the call returns."""
         self.call("cuMemcpyHtoDAsync", target, source, nbytes, stream)
 
-    def to_host(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+    def to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy to the host; done when the stream is."""
         self.call("cuMemcpyDtoHAsync", target, source, nbytes, stream)
 
     # streams
 
-    def stream(self) -> Any:
+    def stream(self) -> int:
         """A new stream that does not wait for the default one."""
         self.enter()
-        return self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+        return int(self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
 
-    def wait(self, stream: Any) -> None:
+    def wait(self, stream: int) -> None:
         """Until everything on the stream is done."""
-        self.call("cuStreamSynchronize", stream)
+        self._checked(self._synchronize(stream), "cuStreamSynchronize")
 
     @contextmanager
-    def capturing(self, stream: Any) -> Iterator[list[Any]]:
+    def capturing(self, stream: int) -> Iterator[list[int]]:
         """What is started on the stream inside becomes a graph, which is put into the list."""
         mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        made: list[Any] = []
+        made: list[int] = []
         self.call("cuStreamBeginCapture", stream, mode)
         try:
             yield made
@@ -223,14 +239,14 @@ class Device:
             self._driver.cuStreamEndCapture(stream)
             raise
         graph = self.call("cuStreamEndCapture", stream)
-        made.append(self.call("cuGraphInstantiate", graph, 0))
+        made.append(int(self.call("cuGraphInstantiate", graph, 0)))
         self.call("cuGraphDestroy", graph)
 
-    def replay(self, graph: Any, stream: Any) -> None:
+    def replay(self, graph: int, stream: int) -> None:
         """Start a graph."""
-        self.call("cuGraphLaunch", graph, stream)
+        self._checked(self._launch_graph(graph, stream), "cuGraphLaunch")
 
-    def forget(self, graph: Any) -> None:
+    def forget(self, graph: int) -> None:
         """Give a graph back."""
         if self.lost is None:
             self.enter()
@@ -243,7 +259,7 @@ class Device:
         self.enter()
         return self.call("cuEventCreate", 0)
 
-    def record(self, event: Any, stream: Any) -> None:
+    def record(self, event: Any, stream: int) -> None:
         """Put an event on a stream."""
         self.call("cuEventRecord", event, stream)
 
@@ -262,14 +278,14 @@ class Device:
                 self.enter()
                 library = self.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
                 kernel = self.call("cuLibraryGetKernel", library, name.encode())
-                handle = self.call("cuKernelGetFunction", kernel)
+                handle = int(self.call("cuKernelGetFunction", kernel))
                 if shared > 48 << 10:  # more than every architecture gives unasked
                     most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     self.call("cuFuncSetAttribute", handle, most, shared)
                 found = self._functions[key] = Function(handle, threads, shared)
             return found
 
-    def launch(self, function: Function, grid: Sequence[int], parameters: int, stream: Any) -> None:
+    def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:
         """Start a kernel.
 
         Args:
@@ -278,9 +294,8 @@ class Device:
             parameters: The address of an array of the addresses of its arguments.
             stream: Where.
         """
-        self.call(
-            "cuLaunchKernel", function.handle, *grid, function.threads, 1, 1, function.shared, stream, parameters, 0
-        )
+        status = self._launch(function.handle, *grid, function.threads, 1, 1, function.shared, stream, parameters, None)
+        self._checked(status, "cuLaunchKernel")
 
 
 def _text(status: Any) -> str:

@@ -134,23 +134,28 @@ class _Part:
     def __init__(self, gpu: Device, kernels: Sequence[_Kernel], tables: Sequence[Array]) -> None:
         self._gpu = gpu
         self._kernels = kernels
-        self._tables = tables
-        self._seen: bytes | None = None
+        #: The addresses of all operands.
+        self._table = _joined(tables)
+        #: Those of the last run, the runs with them, and their graph.
+        self._seen = b""
         self._times = 0
+        self._graph: Any = None
         self._graphs: OrderedDict[bytes, Any] = OrderedDict()
 
     def start(self, stream: Any) -> None:
         """Start all, as a graph if they were started with these addresses before."""
-        key = b"".join([t.tobytes() for t in self._tables])
-        graph = self._graphs.get(key)
-        if graph is None:
-            self._times = self._times + 1 if key == self._seen else 1
+        key = self._table.tobytes()
+        if key != self._seen:  # comparing takes less than hashing
             self._seen = key
+            self._times = 0
+            self._graph = self._graphs.get(key)
+        if self._graph is None:
+            self._times += 1
             if self._times <= _REPEATS or len(self._kernels) < 2:
                 self._start_each(stream)
                 return
-            graph = self._captured(key, stream)
-        self._gpu.replay(graph, stream)
+            self._graph = self._captured(key, stream)
+        self._gpu.replay(self._graph, stream)
 
     def _start_each(self, stream: Any) -> None:
         for kernel in self._kernels:
@@ -167,6 +172,15 @@ class _Part:
     def __del__(self) -> None:
         for graph in self._graphs.values():
             self._gpu.forget(graph)
+
+
+def _joined(tables: Sequence[Array]) -> Array:
+    """The addresses of several phases, which lie one after the other, as one array on the same memory."""
+    sizes = [len(t) for t in tables]
+    starts = [t.ctypes.data for t in tables]
+    assert starts == list(itertools.accumulate((8 * n for n in sizes[:-1]), initial=starts[0]))
+    joined: Array = np.lib.stride_tricks.as_strided(tables[0], (sum(sizes),), (8,))
+    return joined
 
 
 class CudaProgram(Program):
