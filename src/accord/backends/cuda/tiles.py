@@ -149,8 +149,8 @@ _PRODUCTS: Final = {70: 512, 80: 1024, 86: 512, 90: 2048, 100: 4096, 120: 1024}
 #: Fitted to 570 measured tiles (the convolutions of ResNet-50, and linear layers) on an H200, in cycles. Of a program:
 #: its beginning, and for each element of its tile the end.
 _BEGIN, _FINISH = 920.0, 0.12
-#: Of a step: for each warp; until what it reads is there, or what is mostly in the multiprocessor's own cache; and bytes
-#: that it gets through the second cache in a cycle, twice as many through its own (copies ahead of their use pass it).
+#: Of a step: for each warp; until what it reads is there, or what is mostly in the multiprocessor's own cache; and the
+#: bytes that it gets through the second cache in a cycle, twice as many through its own (copies ahead of use pass it).
 _STEP, _LATENCY, _NEAR, _BYTES = 28.0, 1640.0, 980.0, 72.0
 #: What tiles of fewer rows than matrix units take multiply, beside whole rates.
 _NARROW_RATE: Final = 0.12
@@ -222,7 +222,7 @@ def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, describe
         if (m > 16 and m >= 2 * p.m) or (n > 32 and n >= 2 * p.n) or (exact and m * n > 64 * 64):
             continue
         warps = min(8, max(4, m * n * (2 if kernel.product == "f64" else 1) // (32 * _HELD)))
-        depths = (16, 32) if exact else (128 // item,) if m * n > 64 * 64 else (256 // item, 128 // item)
+        depths: tuple[int, ...] = (16, 32) if exact else (128 // item, 256 // item)[: 1 + (m * n <= 64 * 64)]
         if narrow:  # elements that are read one by one are held in registers
             depths = (max(16, min(64, _NARROW * 32 * warps // m)),)
         for flat in ways:
