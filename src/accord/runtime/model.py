@@ -498,7 +498,8 @@ def load(
 
     Args:
         model: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model`` or a binary file object.
-        device: "cpu", "null" (plans, runs nothing), or what an installed backend serves.
+        device: "cpu", "cuda" ("cuda:1" for the second GPU), "null" (plans, runs nothing), or what an installed backend
+            serves.
         level: 0 rewrites nothing, 1 removes what is redundant, 2 fuses, 3 also chooses layouts.
         disabled_rules: Names of rewrite rules that must not run.
         strict: A node that only the reference backend can run is an error.

@@ -136,7 +136,6 @@ def _start(
     return replace(launch, shifts=(0,) * (len(kernel.pointers) - 1) + (place,)) if place else launch
 
 
-@functools.cache
 def _device() -> Device:
     from accord.backends.cuda.driver import device
 
