@@ -13,7 +13,7 @@ from triton_harness import NUMPY, function_of, memory
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of, exact_hints
 from accord.backends.cuda.contraction import ContractionKernel
 from accord.backends.cuda.packing import PackKernel, pack_launch
-from accord.backends.cuda.tiles import Tile, launches, workspace
+from accord.backends.cuda.tiles import Tile, launches, text_of, workspace
 from accord.ir import dims as D
 from accord.ir.strides import Access
 from accord.kernels.interpreter import interpret_elsewhere
@@ -85,7 +85,7 @@ def pack(folder: Path, kernel: PackKernel, sizes: list[int], image: Tensor, pack
 
 def compiled(kernel: ContractionKernel, sizes: list[int], tile: Tile, architecture: int) -> list[Binary]:
     """What a launch needs, compiled for an architecture with all pointers aligned."""
-    started = zip((kernel, kernel.parts), launches(kernel, tile, sizes), strict=True)
+    started = zip((text_of(kernel, tile, sizes), kernel.parts), launches(kernel, tile, sizes), strict=True)
     return [binary_of(Variant.of(k, launch, aligned=True), architecture) for k, launch in started if launch.tasks]
 
 

@@ -24,6 +24,9 @@ __all__ = ["Device", "DeviceMemory", "Function", "chosen", "count", "device", "o
 OLDEST_DRIVER: Final = 12040
 #: The oldest compute capability that kernels are generated for.
 OLDEST: Final = (7, 5)
+#: Of a description of a tensor for the bulk copy engine, whose address has to be whole 64 bytes.
+MAP_BYTES: Final = 128
+_MAPPED: Final = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32"}
 
 
 @functools.cache
@@ -270,6 +273,46 @@ class Device(Losable):
                     self.call("cuFuncSetAttribute", handle, most, shared)
                 found = self._functions[key] = Function(handle, block, shared, cluster)
             return found
+
+    def write_map(
+        self,
+        target: int,
+        address: int,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        swizzle: int,
+    ) -> None:
+        """Write the 128 bytes with which the bulk copy engine walks a tensor.
+
+        Args:
+            target: Where, in the host's memory.
+            address: Of the tensor, whole 16 bytes.
+            dtype: Of elements: f16, bf16 or f32.
+            shape: From the outermost axis.
+            strides: In bytes, of all axes but the last.
+            box: What is copied at once.
+            swizzle: How it lies in shared memory, as the driver numbers it.
+        """
+        cu = bindings()
+        numbers = [
+            [kind(n) for n in reversed(of)]
+            for kind, of in ((cu.cuuint64_t, shape), (cu.cuuint64_t, strides), (cu.cuuint32_t, box))
+        ]
+        made = self.call(
+            "cuTensorMapEncodeTiled",
+            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAPPED[dtype]}"),
+            len(shape),
+            address,
+            *numbers,
+            [cu.cuuint32_t(1)] * len(shape),
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cu.CUtensorMapSwizzle(swizzle),
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        ctypes.memmove(target, int(made.getPtr()), MAP_BYTES)
 
     def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:
         """Start a kernel.

@@ -12,14 +12,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from accord.backends.cuda.code import CudaLaunch, exact_hints
+from accord.backends.cuda.code import CudaLaunch, KernelText, TensorMap, exact_hints, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
+from accord.backends.cuda.hopper_contraction import (
+    PIECES,
+    HopperContraction,
+    has_registers,
+    shares_of,
+    suits_hopper,
+)
 from accord.errors import CompileError
 from accord.expr.cost import cost_of
 from accord.expr.lang import bits
 from accord.record import record
 
-__all__ = ["Device", "Tile", "candidates", "launches", "workspace"]
+__all__ = ["Device", "Tile", "candidates", "launches", "text_of", "workspace"]
 
 
 @record
@@ -51,6 +58,9 @@ class Tile:
         splits: Parts of a sum.
         flat: All depth axes are walked as one.
         described: A and B are read through tensor descriptors, which a kernel makes in scratch memory of its own.
+        hopper: Of :class:`HopperContraction`, which has as many programs as this says and walks the tiles; 0: of the
+            Triton text.
+        turns: There each group of warps has a tile of its own.
     """
 
     m: int
@@ -62,8 +72,12 @@ class Tile:
     splits: int = 1
     flat: bool = False
     described: bool = False
+    hopper: int = 0
+    turns: bool = False
 
 
+#: Shared memory of a block on sm_90 beside its barriers.
+_HOPPER_SHARED: Final = (227 << 10) - 2048
 #: Tile of the kernel that adds parts.
 _ADDING: Final = Tile(8, 128, 16, 4, 1)
 #: Sums that a thread finishes at once, if there are more: half as many where that takes more operations than these.
@@ -94,7 +108,11 @@ def launches(
     if kernel.across and tile.splits > 1:
         raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
     p = kernel.problem(sizes)
-    known = exact_hints(sizes) if hints is None else hints
+    known = exact_hints(sizes) if hints is None else tuple(hints)
+    if tile.hopper:
+        if not suits_hopper(kernel, sizes):
+            raise CompileError("the copy engine does not take the operands of this kernel")
+        known = hints_of(sizes)  # its sizes are those of the tensor maps
     values = dict(zip(kernel.names, sizes, strict=True))
     # a constant offset would be added in each step, after all else
     kept = [
@@ -106,12 +124,53 @@ def launches(
 
     def started(own: Tile, parts: int, *, needed: bool) -> CudaLaunch:
         grid = (-(-p.m // own.m) * -(-p.n // own.n) * p.batch, parts, 1)
-        constants = {n: values[n] for n in kernel.sized} | dict(_constants(kernel, own, p, tile.splits))
-        wide = any(abs(n) >= 1 << 31 for n in sizes)
-        made = CudaLaunch.of(names, numbers, own_hints, grid, constants, wide=wide, warps=own.warps, stages=own.stages)
-        return made if needed else replace(made, tasks=0)
+        maps: tuple[TensorMap, ...] = ()
+        if own.hopper:
+            text = _hopper_text(kernel, own, sizes)
+            grid, maps = (min(own.hopper, grid[0]), 1, 1), text.maps(sizes, own.k)
+            constants = _hopper_constants(text, own, p)
+        else:
+            constants = _constants(kernel, own, p, tile.splits)
+        made = CudaLaunch.of(
+            names,
+            numbers,
+            own_hints,
+            grid,
+            {n: values[n] for n in kernel.sized} | dict(constants),
+            wide=any(abs(n) >= 1 << 31 for n in sizes),
+            warps=own.warps,
+            stages=own.stages,
+        )
+        return replace(made, tasks=made.tasks if needed else 0, maps=maps)
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
+
+
+def text_of(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> KernelText:
+    """The text that a launch with a tile starts."""
+    return _hopper_text(kernel, tile, sizes) if tile.hopper else kernel
+
+
+def _hopper_text(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> HopperContraction:
+    steps = tile.stages * (tile.m + tile.n) * tile.k * bits(kernel.product) // 8
+    return HopperContraction.of(kernel, sizes, tile.m, tile.n, _HOPPER_SHARED - steps, turns=tile.turns)
+
+
+def _hopper_constants(text: HopperContraction, tile: Tile, p: Problem) -> tuple[tuple[str, int | bool], ...]:
+    return (
+        ("BM", text.rows),
+        ("BN", tile.n),
+        ("BK", tile.k),
+        ("STAGES", tile.stages),
+        ("GROUP", tile.group),
+        *_divisors(p),
+    )
+
+
+def _divisors(p: Problem) -> tuple[tuple[str, int], ...]:
+    """What divides sizes and strides."""
+    whole = ((name, math.gcd(size, 16)) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner)))
+    return (*whole, *((f"v{i}", width) for i, width in enumerate(p.widths)))
 
 
 def _constants(kernel: ContractionKernel, tile: Tile, p: Problem, splits: int) -> tuple[tuple[str, int | bool], ...]:
@@ -128,8 +187,7 @@ def _constants(kernel: ContractionKernel, tile: Tile, p: Problem, splits: int) -
         ("EVEN_M", p.m % tile.m == 0),
         ("EVEN_N", p.n % tile.n == 0),
         ("EVEN_K", (p.k if tile.flat else p.inner) % tile.k == 0),
-        *((name, math.gcd(size, 16)) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner))),
-        *((f"v{i}", width) for i, width in enumerate(p.widths)),
+        *_divisors(p),
     )
 
 
@@ -146,11 +204,11 @@ def workspace(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> in
 
 #: Products of f16 in a multiprocessor and a cycle, by architecture (the newest that is not newer).
 _PRODUCTS: Final = {70: 512, 80: 1024, 86: 512, 90: 2048, 100: 4096, 120: 1024}
-#: Fitted to 570 measured tiles (the convolutions of ResNet-50, and linear layers) on an H200, in cycles. Of a program:
-#: its beginning, and for each element of its tile the end.
-_BEGIN, _FINISH = 920.0, 0.12
+#: Cycles until a kernel has begun. What follows was fitted to 570 measured tiles (the convolutions of ResNet-50, and
+#: linear layers) on an H200. Of a program: its beginning, and for each element of its tile a share of what finishes it.
+_START, _BEGIN, _END = 1700.0, 920.0, 0.0075
 #: Of a step: for each warp; until what it reads is there, or what is mostly in the multiprocessor's own cache; and the
-#: bytes that it gets through the second cache in a cycle, twice as many through its own (copies ahead of use pass it).
+#: bytes that it gets through the second cache in a cycle, twice as many through its own (which copies by far pass).
 _STEP, _LATENCY, _NEAR, _BYTES = 28.0, 1640.0, 980.0, 72.0
 #: What tiles of fewer rows than matrix units take multiply, beside whole rates.
 _NARROW_RATE: Final = 0.12
@@ -158,7 +216,9 @@ _NARROW_RATE: Final = 0.12
 _MOVED, _JOINED = 3800.0, 1.1
 #: Until the second kernel of split sums has started, and bytes that a multiprocessor gets there in a cycle.
 _LAUNCH, _ADDED = 2600.0, 12.7
-#: For the descriptors of a program, and those of a step that reads through them.
+#: Cycles that finishing a sum takes a thread beside its operations, and for each one.
+_FINISH, _OPERATION = 12.0, 1.2
+#: Cycles for the descriptors of a program, and those of a step that reads through them.
 _DESCRIBING, _DESCRIBED_STEP = 1200.0, 20.0
 _SHAPES: Final = (
     (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (32, 128), (64, 32), (64, 64), (64, 128), (64, 256),
@@ -169,7 +229,13 @@ _SHARE: Final = {"f16": 1.0, "bf16": 1.0, "i8": 2.0, "f32": 1 / 16, "f64": 1 / 3
 
 
 def candidates(
-    kernel: ContractionKernel, sizes: Sequence[int], device: Device, most: int = 6, *, described: bool = False
+    kernel: ContractionKernel,
+    sizes: Sequence[int],
+    device: Device,
+    most: int = 6,
+    *,
+    described: bool = False,
+    three: bool = False,
 ) -> tuple[Tile, ...]:
     """Tiles for a problem, the one by rule first.
 
@@ -179,19 +245,22 @@ def candidates(
         device: What it runs on.
         most: How many.
         described: Also tiles with descriptors, for which a launch needs scratch memory.
+        three: Also tiles of three groups of warps, which were compiled and emulated, but not run on a GPU yet.
     """
     p = kernel.problem(sizes)
     if kernel.across:
         return _across(p, device)[:most]
-    ranked = sorted(
-        (_cycles(kernel, p, device, t), i, t) for i, t in enumerate(_sensible(kernel, p, device, described=described))
-    )
-    shapes: set[tuple[int, int]] = set()
+    found = [(_cycles(kernel, p, device, t), t) for t in _sensible(kernel, p, device, described=described)]
+    if device.architecture == 90 and suits_hopper(kernel, sizes):
+        found += [(_hopper_cycles(kernel, p, device, t), t) for t in _hopper_tiles(kernel, p, device, three=three)]
+    ranked = sorted((cycles, i, t) for i, (cycles, t) in enumerate(found))
+    shapes: set[tuple[int, int, int]] = set()
     first: list[Tile] = []
     others: list[Tile] = []
     for _, _, tile in ranked:  # the best of each shape, then others
-        (others if (tile.m, tile.n) in shapes else first).append(tile)
-        shapes.add((tile.m, tile.n))
+        shape = (tile.m, tile.n, tile.hopper)
+        (others if shape in shapes else first).append(tile)
+        shapes.add(shape)
     half = (most + 1) // 2
     return (*first[:half], *others[: most - half])
 
@@ -222,7 +291,9 @@ def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, describe
         if (m > 16 and m >= 2 * p.m) or (n > 32 and n >= 2 * p.n) or (exact and m * n > 64 * 64):
             continue
         warps = min(8, max(4, m * n * (2 if kernel.product == "f64" else 1) // (32 * _HELD)))
-        depths: tuple[int, ...] = (16, 32) if exact else (128 // item, 256 // item)[: 1 + (m * n <= 64 * 64)]
+        depths: tuple[int, ...] = (
+            (16, 32) if exact else (128 // item,) if m * n > 64 * 64 else (256 // item, 128 // item)
+        )
         if narrow:  # elements that are read one by one are held in registers
             depths = (max(16, min(64, _NARROW * 32 * warps // m)),)
         for flat in ways:
@@ -267,11 +338,11 @@ def _cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> f
         busy * (t.m + t.n) * t.k * item / (_BYTES if t.stages > 1 else 2 * _BYTES),
         _LATENCY / (t.stages - 1) if t.stages > 1 else _NEAR,
     )
-    one = _BEGIN + _DESCRIBING * t.described + steps * a_step + _FINISH * busy * t.m * t.n
+    one = _BEGIN + _DESCRIBING * t.described + steps * a_step + _END * _finish_cycles(kernel) * busy * t.m * t.n
     slots = device.processors * together
     total: float = one if tiles <= slots else tiles / slots * one + 0.9 * one / busy
     moved = (p.m * p.inner + p.n * p.k + p.m * p.n) * p.batch * item
-    total = (total**_JOINED + (_BEGIN + moved / _MOVED) ** _JOINED) ** (1 / _JOINED)
+    total = _START + (total**_JOINED + (_BEGIN + moved / _MOVED) ** _JOINED) ** (1 / _JOINED)
     if t.splits > 1:
         total += _LAUNCH + 8.0 * t.splits * p.batch * p.m * p.n / (device.processors * _ADDED)
     return total
@@ -284,9 +355,61 @@ def _together(t: Tile, item: float, device: Device) -> int:
     registers = 56 + t.m * t.n // threads + 3 * int(t.m * t.k * item / 16) // threads
     if t.stages == 1:
         registers += int((t.m + t.n) * t.k * item / 4) // threads
-    return max(
-        1, min(int((device.shared + 1024) // shared), 64 // t.warps, 65536 // (threads * min(255, registers)), 16)
-    )
+    most = (int((device.shared + 1024) // shared), 64 // t.warps, 65536 // (threads * min(255, registers)), 16)
+    return max(1, min(most))
+
+
+# warp groups
+
+
+#: Rows and columns of tiles that two groups of warps make together, of those that they take in turns, and of those that
+#: three make together.
+_TOGETHER: Final = (
+    (128, 64), (128, 96), (128, 128), (128, 144), (128, 192), (128, 256), (256, 64), (256, 96), (256, 128), (256, 160),
+    (256, 192),
+)  # fmt: skip
+_IN_TURNS: Final = (
+    (64, 64), (64, 96), (64, 128), (64, 192), (64, 256), (128, 64), (128, 128), (128, 160), (128, 192),
+)  # fmt: skip
+_OF_THREE: Final = ((192, 96), (192, 128), (192, 192), (192, 256))
+#: Bytes of shared memory in a cycle; cycles until a step has been copied, and until a kernel has its first one; a step
+#: takes more than the model says. Measured on one H200.
+_SHARED, _COPY, _FIRST, _MORE, _RING_BYTES = 128.0, 2800.0, 3500.0, 1.12, 48.0
+#: Rows of tiles that follow each other before the next columns.
+_BAND: Final = 1024
+
+
+def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device, *, three: bool) -> Iterator[Tile]:
+    item, stored = bits(kernel.product) // 8, bits(kernel.out.dtype) // 8
+    for turns, shapes in ((False, _TOGETHER + _OF_THREE * three), (True, _IN_TURNS)):
+        for m, n in shapes:
+            if (m > 64 and m >= 2 * p.m) or (n > 64 and n >= 2 * p.n) or not has_registers(kernel, m, n, turns=turns):
+                continue
+            k = 128 // item
+            pieces = PIECES * min(m * 2 if turns else m, 3 * 128) * min(n & -n, 64 // stored) * stored
+            stages = min(8, (_HOPPER_SHARED - pieces) // ((m + n) * k * item))
+            yield Tile(m, n, k, 4, stages, max(1, _BAND // m), hopper=device.processors, turns=turns)
+
+
+def _hopper_cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> float:
+    """As :func:`_cycles`: shared memory has to take each step once and to give it to the matrix units."""
+    _, rows, widths = shares_of(t.m, t.n, turns=t.turns)
+    item = bits(kernel.product) // 8
+    copied = (t.m + t.n) * t.k * item
+    read = t.m // 64 * sum(64 + width for width in widths) * t.k * item
+    busy = max(t.m * t.n * t.k / _PRODUCTS[90], (copied + read) / _SHARED)
+    # a step's memory is free again one and a half steps after it was copied
+    a_tile = -(-p.k // t.k) * max(busy * _MORE, copied / _RING_BYTES, _COPY / (t.stages - 1.5))
+    finish = rows * t.n / 128 * _finish_cycles(kernel)
+    rounds = -(-(-(-p.m // t.m) * -(-p.n // t.n) * p.batch) // device.processors)
+    if not t.turns:
+        return _FIRST + rounds * (a_tile + finish)
+    return _FIRST + max(rounds * a_tile, -(-rounds // 2) * (a_tile + finish)) + finish
+
+
+def _finish_cycles(kernel: ContractionKernel) -> float:
+    """What a thread takes to finish a sum."""
+    return _FINISH + _OPERATION * cost_of(kernel.expr)
 
 
 def _power(n: int) -> int:

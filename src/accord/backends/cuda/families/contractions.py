@@ -13,7 +13,7 @@ from accord.backends.cuda.contraction import ContractionKernel, Factor, contract
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
 from accord.backends.cuda.packing import FEW, Packing, pack_launch, packing_of
-from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
+from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.backends.epilogue import accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
 from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
@@ -112,7 +112,8 @@ def _native(
         launch = functools.partial(pack_launch, moves, exact_hints(numbers))
         phases.append(Phase(moves, (0, operands[0]), numbers, launch))
     own = (*dims, room if scratch else 0)
-    phases.append(Phase(kernel, tuple(operands), own, functools.partial(_start, kernel, tile, hints, 0)))
+    code = text_of(kernel, tile, known) if tile is not None else kernel
+    phases.append(Phase(code, tuple(operands), own, functools.partial(_start, kernel, tile, hints, 0)))
     if scratch:
         phases.append(Phase(kernel.parts, tuple(operands), own, functools.partial(_start, kernel, tile, hints, 1)))
     return NativeKernel(name, tuple(phases), reads, constants, workspace=room + scratch, flops=flops)
@@ -131,7 +132,7 @@ def _start(
     if tile is None:
         if not _count(kernel, sizes):
             return CudaLaunch((), 0)
-        tile = next(t for t in candidates(kernel, sizes, _device(), 64) if t.splits == 1)
+        tile = next(t for t in candidates(kernel, sizes, _device(), 64) if t.splits == 1 and not t.hopper)
     launch = launches(kernel, tile, sizes, hints)[which]
     return replace(launch, shifts=(0,) * (len(kernel.pointers) - 1) + (place,)) if place else launch
 
