@@ -76,6 +76,20 @@ def networks(draw, most=14):
     return model(g.nodes, {"x": (F, [ROWS, 4]), "z": (F, [ROWS, 4])}, list(dict.fromkeys(outputs)), constants)
 
 
+def two_branches():
+    """A branch for each of inputs x and z, and their sum."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Softmax", ["a"], ["b"]),
+        node("MatMul", ["z", "w"], ["c"]),
+        node("Softmax", ["c"], ["d"]),
+        node("Add", ["b", "d"], ["y"]),
+        node("Tanh", ["d"], ["e"]),
+    ]
+    w = np.linspace(-1, 1, 16, dtype=F).reshape(4, 4)
+    return model(nodes, {"x": (F, [3, 4]), "z": (F, [3, 4])}, ["y", "e"], {"w": w})
+
+
 def inputs(seed):
     """Values for x and z."""
     x, z = np.random.default_rng(seed).standard_normal((2, ROWS, 4)).astype(F)

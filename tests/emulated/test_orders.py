@@ -16,8 +16,7 @@ from accord.backends.cuda.driver import DeviceMemory
 from accord.backends.memory import DeviceArray
 from accord.backends.protocol import Concurrency
 from accord.runtime.executor import Executor
-from builders import model, node
-from networks import all_but, inputs, networks
+from networks import all_but, inputs, networks, two_branches
 
 F = np.float32
 
@@ -61,19 +60,6 @@ def test_every_order_gives_the_same(eager, proto, level, seed, apart):
             patch.setattr(parts, "_LARGE", 1)
             patch.setattr(parts, "PIECE", 20)
         every_order(eager, accord.load(proto, device="cuda", level=level), accord.load(proto, level=level), seed)
-
-
-def two_branches():
-    nodes = [
-        node("MatMul", ["x", "w"], ["a"]),
-        node("Softmax", ["a"], ["b"]),
-        node("MatMul", ["z", "w"], ["c"]),
-        node("Softmax", ["c"], ["d"]),
-        node("Add", ["b", "d"], ["y"]),
-        node("Tanh", ["d"], ["e"]),
-    ]
-    w = np.linspace(-1, 1, 16, dtype=F).reshape(4, 4)
-    return model(nodes, {"x": (F, [3, 4]), "z": (F, [3, 4])}, ["y", "e"], {"w": w})
 
 
 @pytest.mark.parametrize("apart", [False, True])
