@@ -211,7 +211,9 @@ def _Late(item: Any, spinner: Spinner) -> Any:  # noqa: N802  it stands for a cl
 def loaded(proto: bytes, way: str) -> accord.Model:
     """A model whose plan has streams in this way."""
     CudaBackend.concurrency = WAYS[way]
-    return accord.load(proto, device="cuda")
+    model = onnx.load_from_string(proto)
+    model.doc_string = way  # another file: plans may be remembered
+    return accord.load(model, device="cuda")
 
 
 def feeds(model: accord.Model, count: int) -> list[dict[str, np.ndarray[Any, Any]]]:
