@@ -148,6 +148,6 @@ def install(patch: Any = setattr) -> EmulatedDevice:
     patch(program, "_Kernel", EmulatedKernel)
     from accord.backends.cuda import CudaBackend
 
-    patch(CudaBackend, "prepare", lambda self, kernels: None)
+    patch(CudaBackend, "_compile", lambda self, launches: None)
     patch(CudaBackend, "lacking", lambda self: None)
     return gpu

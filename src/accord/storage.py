@@ -25,12 +25,23 @@ from pathlib import Path
 
 from accord.cores import on_all_cores
 
-__all__ = ["DEFAULT_LIMIT", "Storage", "cache_folder", "cache_limit", "checksum_of", "digest_of", "digest_of_file"]
+__all__ = [
+    "DEFAULT_LIMIT",
+    "PAYLOAD",
+    "Storage",
+    "cache_folder",
+    "cache_limit",
+    "checksum_of",
+    "digest_of",
+    "digest_of_file",
+]
 
 DEFAULT_LIMIT = 4 << 30
 _HEADER = struct.Struct(
     "<8sQ32s16x"
 )  # magic, length and checksum of the payload; 64 bytes, so that the payload is aligned
+#: Where the payload of an entry begins in its file.
+PAYLOAD = _HEADER.size
 _MAGIC = b"ACCORD\x00\x03"
 _SUFFIX = ".entry"
 #: Entries are removed until this share of the limit is left, so that it is not done at each write.

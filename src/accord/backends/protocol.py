@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -289,6 +290,14 @@ class Backend(ABC):
     zeros: bool = False
 
     @property
+    def identity(self) -> str | None:
+        """What kernels and the choice of them depend on, beside Accord's code and this machine's processor.
+
+        It is part of the key of stored plans. None: plans with such kernels are not kept.
+        """
+        return None
+
+    @property
     def space(self) -> str:
         """The space of native kernels' operands."""
         return HOST if self.memory is None else self.memory.space
@@ -350,6 +359,10 @@ class Backend(ABC):
         """
         del nodes
         return Reason(f"{self.name} joins no operators")
+
+    def compiling(self) -> AbstractContextManager[object]:
+        """Entered before a model is compiled, left when its kernels are prepared: help that starts meanwhile."""
+        return nullcontext()
 
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """Prepare consecutive phases.

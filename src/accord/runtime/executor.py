@@ -157,10 +157,14 @@ class Executor:
     def _upload(self) -> None:
         """Bring constants to the memories in which they are read."""
         memories = {b.memory.space: b.memory for b in self.backends.values() if b.memory is not None}
-        for i, array in self.plan.constants.items():
+        by_space: dict[str, list[int]] = {}
+        for i in self.plan.constants:
             space = self.plan.slots[i].space
             if space != HOST:
-                self._uploaded[i] = memories[space].upload(array)
+                by_space.setdefault(space, []).append(i)
+        for space, slots in by_space.items():
+            blocks = memories[space].upload_all([self.plan.constants[i] for i in slots])
+            self._uploaded.update(zip(slots, blocks, strict=True))
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
         """The frame for these sizes and its arena's size in bytes; nothing is run."""

@@ -7,12 +7,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accord.backends.discovery import backend_named, backends_for
+from accord.backends.discovery import backend_named, backends_for, own_backend
 from accord.backends.memory import DeviceArray, Memory
 from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
@@ -27,7 +28,7 @@ from accord.runtime.inputs import Matcher, device_array
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options, disabled_tuple
 from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
-from accord.runtime.tuned import as_choices, check_choices, key_with, tuned
+from accord.runtime.tuned import Choices, as_choices, check_choices, key_with, tuned
 
 if TYPE_CHECKING:
     from accord.runtime.pipeline import Compiled, StageHook
@@ -151,24 +152,24 @@ class Model:
         self._source = source
         self._compiled: Compiled | None = None
         self._lock = threading.Lock()
-        if options.device != "cpu":
-            for backend in backends_for(options.device, reference_only=options.reference):
-                backend.require()
+        own = None if options.device == "cpu" or options.reference else own_backend(options.device)
+        if own is not None:
+            own.require()
         start = time.perf_counter()
-        key = model_key(source, options) if options.device == "cpu" else None
+        key = model_key(source, options)
         self.options = tuned(options, key)
         # whoever wants to see the stages needs them to happen
         key = self._key = None if key is None or on_stage is not None else key_with(key, self.options.choices or ())
         stored = None if key is None else read_plan(key)
         first = None if stored is None else _Variant.of(stored)
         if first is None:
-            compiled = self._first_compiled(on_stage)
-            check_choices(compiled.plan, options.choices or ())
-            stored = _stored(compiled)
+            if options.device != "cpu":
+                for backend in backends_for(options.device, reference_only=options.reference):
+                    backend.require()
+            compiled, stored, first = self._ready(lambda: self._checked(on_stage, options.choices or ()))
             self.seconds = compiled.seconds
-            first = _Variant.of(stored)
-            assert first is not None  # only machine code that others have compiled can be gone
-            if key is not None and sum(a.nbytes for a in stored.plan.constants.values()) > _WRITTEN_LATER:
+            nbytes = sum(a.nbytes for a in stored.plan.constants.values())
+            if key is not None and (options.device != "cpu" or nbytes > _WRITTEN_LATER):
                 # the interpreter waits for it before it ends; who is killed meanwhile leaves no entry
                 threading.Thread(target=write_plan, args=(key, stored), name="accord-store").start()
             elif key is not None and write_plan(key, stored):
@@ -190,6 +191,22 @@ class Model:
         self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].type) for i in plan.inputs)
         self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(stored.outputs, plan.outputs, strict=True))
         self._names = stored.outputs
+
+    def _ready(self, compiled: Callable[[], Compiled]) -> tuple[Compiled, StoredModel, _Variant]:
+        """What ``compiled`` makes, as it is stored, and ready to run."""
+        own = own_backend(self.options.device)
+        with nullcontext() if own is None else own.compiling():
+            made = compiled()
+            stored = _stored(made)
+            variant = _Variant.of(stored)
+        assert variant is not None  # only machine code that others have compiled can be gone
+        return made, stored, variant
+
+    def _checked(self, on_stage: StageHook | None, choices: Choices) -> Compiled:
+        """Compiled, if there are such choices."""
+        compiled = self._first_compiled(on_stage)
+        check_choices(compiled.plan, choices)
+        return compiled
 
     def _first_compiled(self, on_stage: StageHook | None) -> Compiled:
         """Compiled for the sizes that are likely; for any, if a wrong guess leads to a contradiction."""
@@ -229,10 +246,9 @@ class Model:
             stored = None if key is None else read_plan(key)
             made = None if stored is None else _Variant.of(stored)
             if made is None or not made.holds(env):  # its own decisions can be others than the first plan's
-                compiled = self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
-                stored = _stored(compiled)
-                made = _Variant.of(stored)
-                assert made is not None
+                _, stored, made = self._ready(
+                    lambda: self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
+                )
                 if key is not None and self._is_unchanged():
                     write_plan(key, stored)
             self._variants = [made, *self._variants[: MAX_VARIANTS - 1]]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from accord.backends.memory import HOST
@@ -62,6 +64,14 @@ class CudaBackend(Backend):
         from accord.backends.cuda.driver import device
 
         return device(self._ordinal)
+
+    @property
+    def identity(self) -> str:
+        """The kind of GPU, and the compiler."""
+        from accord.backends.cuda.code import compiler_version
+
+        gpu = self.gpu
+        return f"{gpu.name} sm_{gpu.architecture} {gpu.processors} {gpu.shared} triton {compiler_version()}"
 
     def lacking(self) -> str | None:
         """The driver's library, or a package."""
@@ -141,32 +151,39 @@ class CudaBackend(Backend):
         return NativeKernel(f"copy {source} to {target}", (phase,), (0,))
 
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
-        """Launches on a stream of its own."""
+        """Launches on a stream of its own; what is compiled nowhere yet is compiled now, several at a time."""
         from accord.backends.cuda.program import CudaProgram
 
         del threads
+        self._compile(launches)
         return CudaProgram(self.gpu, launches, operands)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:
         """Compile what has known sizes, several at a time."""
-        from accord.backends.cuda.code import CudaLaunch, KernelText, Variant, binary_of
-        from accord.cores import on_all_cores
+        phases = [p for k in kernels for p in k.phases if _is_fixed(p)]
+        self._compile([(p, p.launch([d for d in p.dims if isinstance(d, int)])) for p in phases])
+
+    def _compile(self, launches: Sequence[tuple[Phase, Launch]]) -> None:
+        from accord.backends.cuda.code import CudaLaunch, KernelText, Variant, find_binary
 
         target = self.gpu.architecture
         wanted: dict[Variant, None] = {}
-        for kernel in kernels:
-            for phase in kernel.phases:
-                if not isinstance(phase.code, KernelText):
-                    continue
-                launch = phase.launch([d for d in phase.dims if isinstance(d, int)]) if _is_fixed(phase) else None
-                if isinstance(launch, CudaLaunch) and launch.tasks:
-                    wanted[Variant.of(phase.code, launch, aligned=True)] = None
-        variants = list(wanted)
+        for phase, launch in launches:
+            if isinstance(phase.code, KernelText) and isinstance(launch, CudaLaunch) and launch.tasks:
+                wanted[Variant.of(phase.code, launch, aligned=True)] = None
+        missing = [v for v in wanted if find_binary(v, target) is None]
+        if missing:
+            from accord.backends.cuda.compilers import compile_all
 
-        def compile_one(k: int) -> None:
-            binary_of(variants[k], target)
+            compile_all(missing, target)
 
-        on_all_cores(compile_one, len(variants))
+    def compiling(self) -> AbstractContextManager[object]:
+        """Processes that compile."""
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            return nullcontext()
+        from accord.backends.cuda.compilers import compilers
+
+        return compilers()
 
 
 def _is_fixed(phase: Phase) -> bool:

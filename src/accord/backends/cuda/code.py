@@ -8,15 +8,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,19 @@ from accord.ir.dims import DimLike
 from accord.record import record
 from accord.storage import Storage, cache_folder
 
-__all__ = ["Binary", "CudaLaunch", "KernelText", "Variant", "binary_of", "function_of", "hints_of"]
+__all__ = [
+    "Binary",
+    "CudaLaunch",
+    "KernelText",
+    "Variant",
+    "WrittenText",
+    "binary_of",
+    "compiled",
+    "compiler_version",
+    "find_binary",
+    "function_of",
+    "hints_of",
+]
 
 _KIND: Final = "cuda"
 #: Element types of expressions as Triton names those behind a pointer.
@@ -61,6 +73,50 @@ class KernelText(ABC):
     @abstractmethod
     def text(self) -> str:
         """The module with the kernel."""
+
+    def as_stored(self) -> KernelText:
+        """What a stored plan has in its place."""
+        return WrittenText(self.symbol, self.pointers, self.refuses, self.text())
+
+
+@record
+class WrittenText(KernelText):
+    """A kernel whose text was written before: that takes neither its description nor what writes it.
+
+    Attributes:
+        name: Its symbol.
+        types: Its ``pointers``.
+        refusing: Its ``refuses``.
+        written: Its text.
+    """
+
+    name: str
+    types: tuple[str, ...]
+    refusing: bool
+    written: str
+
+    @property
+    def symbol(self) -> str:
+        """See :class:`KernelText`."""
+        return self.name
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """See :class:`KernelText`."""
+        return self.types
+
+    @property
+    def refuses(self) -> bool:
+        """See :class:`KernelText`."""
+        return self.refusing
+
+    def text(self) -> str:
+        """See :class:`KernelText`."""
+        return self.written
+
+    def as_stored(self) -> KernelText:
+        """Itself."""
+        return self
 
 
 @record
@@ -113,6 +169,11 @@ class Variant:
         """The variant that a launch needs."""
         return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages)
 
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """All but the text, in order."""
+        return self.constants, self.hints, self.wide, self.aligned, self.warps, self.stages
+
 
 @record
 class Binary:
@@ -141,15 +202,29 @@ class Binary:
 
 _LOCK = threading.Lock()
 _FOUND: dict[tuple[Variant, int], Binary] = {}
+#: Most pieces of machine code that are kept in memory; the oldest go first, and are on disk still.
+_MOST: Final = 4096
 _WAITING: dict[tuple[Variant, int], threading.Event] = {}
 
 
-def binary_of(variant: Variant, target: int) -> Binary:
+def find_binary(variant: Variant, target: int) -> Binary | None:
+    """As :func:`binary_of`; None if it is in no cache."""
+    key = (variant, target)
+    found = _FOUND.get(key)
+    if found is None:
+        found = _stored(variant, target)
+        if found is not None:
+            _keep(key, found)
+    return found
+
+
+def binary_of(variant: Variant, target: int, compiler: Callable[[Variant, int], Binary] | None = None) -> Binary:
     """Machine code of a variant for an architecture, from the cache or the compiler; threads compile side by side.
 
     Args:
         variant: What to compile.
         target: 90 for sm_90.
+        compiler: What compiles it; None: :func:`compiled`.
 
     Raises:
         BackendError: Triton is needed and not installed.
@@ -167,9 +242,8 @@ def binary_of(variant: Variant, target: int) -> Binary:
                 break
         other.wait()
     try:
-        made = _stored(variant, target) or _compiled(variant, target)
-        with _LOCK:
-            _FOUND[key] = made
+        made = _stored(variant, target) or (compiler or compiled)(variant, target)
+        _keep(key, made)
         return made
     finally:
         with _LOCK:
@@ -177,18 +251,30 @@ def binary_of(variant: Variant, target: int) -> Binary:
         own.set()
 
 
+def _keep(key: tuple[Variant, int], binary: Binary) -> None:
+    with _LOCK:
+        while len(_FOUND) >= _MOST:
+            del _FOUND[next(iter(_FOUND))]
+        _FOUND[key] = binary
+
+
 def _key(variant: Variant, target: int) -> str:
-    v = variant
-    content = (v.kernel.text(), v.constants, v.hints, v.wide, v.aligned, v.warps, v.stages, target, _version())
+    content = (variant.kernel.text(), *variant.settings, target, compiler_version())
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 @functools.cache
-def _version() -> str:
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
+def compiler_version() -> str:
+    """Triton's version, "none" without it.
+
+    It is read from Triton's file: what looks versions of packages up takes longer to import than a stored plan to load.
+    """
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
         return "none"
+    source = Path(spec.origin)
+    said = re.search(r"^__version__ *= *['\"](.+?)['\"]", source.read_text(encoding="utf-8"), re.MULTILINE)
+    return said[1] if said else str(source.stat().st_mtime_ns)
 
 
 def _stored(variant: Variant, target: int) -> Binary | None:
@@ -200,7 +286,13 @@ def _stored(variant: Variant, target: int) -> Binary | None:
     return Binary(bytes(payload[4 + length :]), *facts)
 
 
-def _compiled(variant: Variant, target: int) -> Binary:
+def compiled(variant: Variant, target: int) -> Binary:
+    """Compile a variant in this thread and keep what comes of it on disk.
+
+    Raises:
+        BackendError: Triton is not installed.
+        CompileError: the kernel does not compile.
+    """
     from accord.kernels.cubin import read_resources
     from accord.kernels.triton import compile_function, pointers_added
 
@@ -229,18 +321,18 @@ def _compiled(variant: Variant, target: int) -> Binary:
         if hint == "16":
             attributes[(i,)] = [["tt.divisibility", 16]]
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
-    compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
+    found = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
     passed = sum(t != "constexpr" for t in signature.values())
-    cubin = compiled.asm["cubin"]
-    name = compiled.metadata.name
+    cubin = found.asm["cubin"]
+    name = found.metadata.name
     resources = read_resources(cubin)[name]
     made = Binary(
         cubin,
         name,
-        compiled.metadata.num_warps * 32,
-        compiled.metadata.shared,
-        pointers_added(compiled, passed),
-        int(getattr(compiled.metadata, "global_scratch_size", 0) or 0),
+        found.metadata.num_warps * 32,
+        found.metadata.shared,
+        pointers_added(found, passed),
+        int(getattr(found.metadata, "global_scratch_size", 0) or 0),
         resources.registers,
         resources.stack,
     )

@@ -321,6 +321,25 @@ class DeviceMemory(Memory):
             self.write(block.address, array)
         return block
 
+    def upload_all(self, arrays: Sequence[Any]) -> list[Block]:
+        """See :class:`~accord.backends.memory.Memory`; arrays that follow each other in memory are one copy."""
+        spans, places = _spans(arrays)
+        total = sum(_whole(stop - start) for start, stop, _ in spans)
+        if not total:
+            return [self.allocate(0) for _ in arrays]
+        block = self.allocate(total)
+        gpu = device(self.ordinal)
+        gpu.enter()
+        bases, at = [], block.address
+        for start, stop, _ in spans:
+            bases.append(at - start)
+            gpu.call("cuMemcpyHtoD", at, start, stop - start)
+            at += _whole(stop - start)
+        return [
+            Block(bases[place] + a.ctypes.data if a.nbytes else block.address, a.nbytes, block)
+            for a, place in zip(arrays, places, strict=True)
+        ]
+
     def read(self, address: int, array: Any) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
         gpu = device(self.ordinal)
@@ -338,6 +357,44 @@ class DeviceMemory(Memory):
         gpu = device(self.ordinal)
         gpu.enter()
         gpu.wait(0)
+
+
+#: Bytes to which arrays on a device are aligned, and those between two arrays that are not worth a copy of their own.
+_ALIGNMENT: Final = 256
+_GAP: Final = 1 << 16
+
+
+def _spans(arrays: Sequence[Any]) -> tuple[list[tuple[int, int, Any]], list[int]]:
+    """Pieces of the host's memory that hold arrays: start, end and owner; and which of them each array is in."""
+    spans: list[tuple[int, int, Any]] = []
+    places = [-1] * len(arrays)
+    addresses = [a.ctypes.data for a in arrays]
+    for k in sorted(range(len(arrays)), key=addresses.__getitem__):
+        start, stop = addresses[k], addresses[k] + arrays[k].nbytes
+        if start == stop:
+            continue
+        first, last, owner = spans[-1] if spans else (0, 0, None)
+        root = _root(arrays[k])
+        # what lies between is read too, so it has to be the same owner's
+        if root is owner and start <= last + _GAP and (start - first) % _ALIGNMENT == 0:
+            spans[-1] = first, max(last, stop), root
+        else:
+            spans.append((start, stop, root))
+        places[k] = len(spans) - 1
+    return spans, places
+
+
+def _root(array: Any) -> Any:
+    """The object whose memory an array shows."""
+    while True:
+        base = getattr(array, "base", None)
+        if base is None:
+            return array
+        array = base
+
+
+def _whole(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 class _DeviceBlock(Block):
