@@ -6,6 +6,7 @@ The process has to be started with ``TRITON_INTERPRET=1``. Everything but the dr
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ class EmulatedDevice:
     """See the module's text; what it starts is done when the call returns."""
 
     ordinal, name, architecture, processors, shared, lost = 0, "emulated", 80, 4, 100 << 10, None
+    cache, gate = 4096, None
 
     def __init__(self) -> None:
         self.blocks: dict[int, np.ndarray] = {}
@@ -67,6 +69,8 @@ class EmulatedDevice:
 
     def wait(self, stream: Any) -> None:
         pass
+
+    end_stream = end_event = wait
 
     @contextmanager
     def capturing(self, stream: Any):
@@ -141,13 +145,20 @@ class EmulatedKernel:
             interpret(function, arguments, self.launch.grid, self.code.symbol)
 
 
+def _no_processes(**options: Any) -> Any:
+    raise OSError("nothing is compiled for an emulated GPU")
+
+
 def install(patch: Any = setattr) -> EmulatedDevice:
     """Have the backend meet the emulated GPU."""
     gpu = EmulatedDevice()
     patch(driver, "device", lambda ordinal=0: gpu)
     patch(program, "_Kernel", EmulatedKernel)
-    from accord.backends.cuda import CudaBackend
+    from accord.backends.cuda import CudaBackend, tuner
 
     patch(CudaBackend, "_compile", lambda self, launches: None)
     patch(CudaBackend, "lacking", lambda self: None)
+    patch(tuner, "Compilers", _no_processes)
+    patch(tuner, "serve_all", lambda *given, **options: None)
+    os.environ.setdefault("ACCORD_TUNING", "off")
     return gpu

@@ -36,8 +36,8 @@ def here(_variant, _target):
 
 def test_they_compile_what_this_process_would(monkeypatch):
     wanted = [variant(f"scale{k}", factor=k) for k in range(2, 7)]
-    expected = [code.compiled(v, 90) for v in wanted[:1]]
-    monkeypatch.setattr(code, "compiled", here)
+    expected = [code.compile_variant(v, 90) for v in wanted[:1]]
+    monkeypatch.setattr(code, "compile_variant", here)
     compilers.compile_all(wanted, 90)
     found = [code.find_binary(v, 90) for v in wanted]
     assert [b.name for b in found] == [v.kernel.symbol for v in wanted]
@@ -48,7 +48,7 @@ def test_they_compile_what_this_process_would(monkeypatch):
 
 def test_without_a_cache_it_comes_through_the_channel(monkeypatch):
     monkeypatch.setenv("ACCORD_CACHE", "off")
-    monkeypatch.setattr(code, "compiled", here)
+    monkeypatch.setattr(code, "compile_variant", here)
     wanted = [variant(f"lone{k}") for k in range(3)]
     compilers.compile_all(wanted, 80)
     assert all(code.find_binary(v, 80).cubin[:4] == b"\x7fELF" for v in wanted)

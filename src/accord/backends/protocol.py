@@ -38,6 +38,7 @@ __all__ = [
     "Alias",
     "Arrangement",
     "Backend",
+    "ChosenLaunch",
     "Constant",
     "FixedLaunch",
     "HostKernel",
@@ -156,6 +157,21 @@ class FixedLaunch:
         return self.launch
 
 
+class ChosenLaunch(ABC):
+    """The launch of a phase that can be started in several ways, of which all are right.
+
+    What measuring finds counts from the next frame on, so each frame asks for it, and a stored plan keeps it as it is.
+    """
+
+    @abstractmethod
+    def __call__(self, sizes: Sequence[int]) -> Launch:
+        """The launch for these sizes; none where they were :meth:`bound`."""
+
+    @abstractmethod
+    def bound(self, sizes: Sequence[int]) -> Callable[[Sequence[int]], Launch]:
+        """The same for these sizes; another launch where they leave no choice."""
+
+
 @record
 class Phase:
     """One function of machine code within a kernel; a phase starts when the one before is done.
@@ -180,6 +196,8 @@ class Phase:
         known = [d for d in self.dims if isinstance(d, int)]
         if len(known) < len(self.dims) or isinstance(self.launch, FixedLaunch):
             return self
+        if isinstance(self.launch, ChosenLaunch):
+            return replace(self, dims=(), launch=self.launch.bound(known)) if self.dims else self
         return replace(self, dims=(), launch=FixedLaunch(self.launch(known)))
 
 
@@ -279,6 +297,7 @@ class Backend(ABC):
             theirs there.
         hosts: Names of backends of other devices that take what this one has no kernel for, best first.
         zeros: Returned arrays are zero before a run, since its kernels may compute nothing.
+        generation: Grows when a :class:`ChosenLaunch` may give another launch than before.
     """
 
     name: str
@@ -288,6 +307,7 @@ class Backend(ABC):
     memory: Memory | None = None
     hosts: tuple[str, ...] = ()
     zeros: bool = False
+    generation: int = 0
 
     @property
     def identity(self) -> str | None:
@@ -363,6 +383,15 @@ class Backend(ABC):
     def compiling(self) -> AbstractContextManager[object]:
         """Entered before a model is compiled, left when its kernels are prepared: help that starts meanwhile."""
         return nullcontext()
+
+    def tune(self, launches: Sequence[ChosenLaunch], *, wait: bool) -> None:
+        """Measure the ways to start these, whose sizes are known, and use the best from then on.
+
+        Args:
+            launches: What to measure; what was measured before is left out.
+            wait: Return when that is done. If not, it is done beside runs, by what they leave of the machine.
+        """
+        del launches, wait
 
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """Prepare consecutive phases.

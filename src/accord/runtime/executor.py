@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
-from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
+from accord.backends.protocol import Backend, ChosenLaunch, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
 from accord.ir.compute import content_symbol
@@ -55,6 +55,8 @@ class Executor:
         #: Constants in other memories than the host's, by slot.
         self._uploaded: dict[int, Block] = {}
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
+        #: The device's when these frames were made; what it starts may be another thing since.
+        self._generation = device.generation
         self._arenas: list[Arena] = []
         #: Runs that were under way at the same time.
         self._abreast = 0
@@ -172,6 +174,54 @@ class Executor:
         self._give_back(frame, arena)
         return frame, frame.arena_bytes
 
+    def tune(self, keys: Sequence[tuple[int, ...]] = (), *, wait: bool) -> None:
+        """Have the ways to start kernels measured, see :meth:`accord.backends.protocol.Backend.tune`.
+
+        Args:
+            keys: Values of the plan's symbols for which to do it too; without any, of kernels whose sizes are known.
+            wait: Return when it is done.
+        """
+        found: dict[str, list[ChosenLaunch]] = {}
+        evaluated = [self.plan.sizes(key).steps for key in keys]
+        for index, step in enumerate(self.plan.steps):
+            start = 0
+            for phase in step.kernel.phases if isinstance(step.kernel, NativeKernel) else ():
+                stop = start + len(phase.dims)
+                if isinstance(phase.launch, ChosenLaunch):
+                    sizes = [e[index][start:stop] for e in evaluated if index in e] if phase.dims else [()]
+                    bound = [phase.launch.bound(s) for s in sizes]
+                    own = found.setdefault(step.placement.backend, [])
+                    own += [b for b in bound if isinstance(b, ChosenLaunch)]
+                start = stop
+        for backend, launches in found.items():
+            self.backends[backend].tune(launches, wait=wait)
+        for child in self.children.values():
+            child.tune(wait=wait)
+
+    def key(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        """Values of the plan's symbols for these inputs.
+
+        Raises:
+            InputError: sizes that do not fit each other.
+        """
+        return self._sizes(inputs, None)[0]
+
+    def reserve(self, keys: Sequence[tuple[int, ...]]) -> None:
+        """Make the frames for these values of the plan's symbols, and an arena that is large enough for each."""
+        memories = {b.memory.space: b.memory for b in self.backends.values() if b.memory is not None}
+        most: dict[str, int] = {}
+        arena = Arena()
+        for key in keys:
+            frame, arena = self._borrow(key, attach=False)
+            for space, nbytes in ((HOST, frame.arena_bytes), *frame.space_bytes.items()):
+                most[space] = max(most.get(space, 0), nbytes)
+            self._give_back(frame, arena)
+        for space, nbytes in most.items():
+            if space == HOST:
+                arena.ensure(nbytes)
+            else:
+                arena.ensure_in(memories[space], nbytes)
+
     def held(self) -> int:
         """Bytes of the arenas that are kept, those of body graphs too."""
         with self._lock:
@@ -273,6 +323,10 @@ class Executor:
 
     def _borrow(self, key: tuple[int, ...], *, attach: bool = True) -> tuple[Frame, Arena]:
         with self._lock:
+            if self._generation != self.device.generation:
+                self._generation = self.device.generation
+                self._frames.clear()
+            generation = self._generation
             free = self._frames.get(key)
             frame = free.pop() if free else None
             if free is not None:
@@ -286,6 +340,7 @@ class Executor:
             self.prepare()
             constants = {i: b.address for i, b in self._uploaded.items()}
             frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
+            frame.generation = generation
         if attach:
             frame.attach(arena)
             self._returned.limit = max(self._returned.limit, frame.returned_bytes * self._abreast)
@@ -293,7 +348,8 @@ class Executor:
 
     def _give_back(self, frame: Frame, arena: Arena) -> None:
         with self._lock:
-            self._frames.setdefault(frame.key, []).append(frame)
+            if frame.generation == self._generation:
+                self._frames.setdefault(frame.key, []).append(frame)
             self._arenas.append(arena)
             while len(self._frames) > MAX_FRAMES:
                 self._frames.popitem(last=False)

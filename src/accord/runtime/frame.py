@@ -103,7 +103,10 @@ class Frame:
         space_bytes: Arenas in other memories that it needs, by space.
         segments: In order.
         values: For each slot the array (or other value) that Python steps see.
+        generation: The device's when it was made.
     """
+
+    generation = 0
 
     def __init__(
         self,

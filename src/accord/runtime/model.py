@@ -26,7 +26,7 @@ from accord.plan.types import TensorType, ValueType
 from accord.runtime.executor import Executor
 from accord.runtime.inputs import Matcher, device_array
 from accord.runtime.interface import Interface
-from accord.runtime.options import Options, disabled_tuple
+from accord.runtime.options import Options, disabled_tuple, tuning_of
 from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
 from accord.runtime.tuned import Choices, as_choices, check_choices, key_with, tuned
 
@@ -83,6 +83,8 @@ class Outputs(tuple[Any, ...]):
 
 #: Sets of input shapes (and contents, where they decide) for which the choice of a variant is remembered.
 MAX_CHOICES = 256
+#: Runs with each shape of a warm-up: a graph is captured when a shape has recurred.
+_WARM_RUNS = 4
 #: Plans with more bytes of weights than this are written to disk after the model is ready.
 _WRITTEN_LATER = 256 << 20
 #: Variants of a plan that are kept.
@@ -148,7 +150,14 @@ class Model:
         seconds: Time for each stage of compilation; only "stored" if the plan was found on disk.
     """
 
-    def __init__(self, source: Any, options: Options, *, on_stage: StageHook | None = None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        options: Options,
+        *,
+        on_stage: StageHook | None = None,
+        warmup: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self._source = source
         self._compiled: Compiled | None = None
         self._lock = threading.Lock()
@@ -191,6 +200,56 @@ class Model:
         self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].type) for i in plan.inputs)
         self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(stored.outputs, plan.outputs, strict=True))
         self._names = stored.outputs
+        self._tuning = "off" if options.device == "cpu" else tuning_of(options)
+        if self._tuning != "off":
+            first.executor.tune(wait=self._tuning == "full")
+        if warmup:
+            self.warm_up(warmup)
+
+    def warm_up(self, shapes: Sequence[Mapping[str, Any]]) -> None:
+        """Have all that runs with inputs of some shapes need: plans, machine code, graphs, and what tuning finds.
+
+        The model runs a few times with each, on zeros where no array is given.
+
+        Args:
+            shapes: For each kind of run, by name of the input its shape, or an array; inputs whose shape the model
+                says need neither.
+
+        Raises:
+            InputError: as for a call, or a shape is missing.
+            ExecutionError: the model cannot run with zeros; give arrays.
+        """
+        feeds = [self._match((), self._example(given)) for given in shapes]
+        by_executor: dict[int, tuple[Executor, list[Sequence[Any]]]] = {}
+        for values in feeds:
+            executor = self._executor_for(values)
+            by_executor.setdefault(id(executor), (executor, []))[1].append(values)
+        for executor, own in by_executor.values():
+            keys = [executor.key(values) for values in own]
+            if self._tuning != "off":
+                executor.tune(keys, wait=True)
+            executor.reserve(keys)
+            for inputs in own:
+                for _ in range(_WARM_RUNS):
+                    executor.run(inputs)
+
+    def _example(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs of the shapes given."""
+        found = dict(given)
+        for i in self.plan.inputs:
+            slot = self.plan.slots[i]
+            shape = given.get(slot.name, slot.shape)
+            if (
+                slot.dtype is None
+                or not isinstance(shape, (list, tuple))
+                or (slot.name not in given and i in self.plan.defaults)
+            ):
+                continue
+            if not D.is_known(shape):
+                expected = f"{len(shape)} sizes: [{', '.join(map(str, shape))}]"
+                raise InputError("its shape is needed for a warm-up", value=slot.name, expected=expected)
+            found[slot.name] = np.full(shape, "", object) if slot.dtype.hasobject else np.zeros(shape, slot.dtype)
+        return found
 
     def _ready(self, compiled: Callable[[], Compiled]) -> tuple[Compiled, StoredModel, _Variant]:
         """What ``compiled`` makes, as it is stored, and ready to run."""
@@ -461,6 +520,8 @@ def load(
     limits: Limits | None = None,
     precision: str = "float32",
     choices: Mapping[str, str] | None = None,
+    tuning: str | None = None,
+    warmup: Sequence[Mapping[str, Any]] = (),
 ) -> Model:
     """Compile a model for running.
 
@@ -478,6 +539,10 @@ def load(
             multiplies bfloat16, and right elsewhere. ``accord explain`` lists the nodes.
         choices: By name of a node, which of its kernel's alternatives to take; others follow the rule, with ``{}`` all
             do. None: what ``accord tune`` has found for this model, if it has.
+        tuning: For GPUs, whether the ways to start kernels are measured: "off", "background" (beside runs, which take
+            what is faster from then on) or "full" (before this returns). What was found is remembered on disk; results
+            differ by rounding at most. None: the environment's ``ACCORD_TUNING``, else "background".
+        warmup: Shapes for which all is ready when this returns, see :meth:`Model.warm_up`.
 
     Raises:
         ModelError: the file or the graph is wrong.
@@ -496,5 +561,6 @@ def load(
         limits=limits,
         precision=precision,
         choices=None if choices is None else as_choices(choices),
+        tuning=tuning,
     )
-    return Model(model, options)
+    return Model(model, options, warmup=warmup)

@@ -8,7 +8,6 @@ options, of Accord's own code and of the machine.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import io
 import os
@@ -22,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-import accord
 from accord.backends.discovery import own_backend
 from accord.backends.protocol import FixedLaunch, Kernel, NativeKernel, Phase
 from accord.ir.dims import Dim
@@ -30,7 +28,7 @@ from accord.plan.plan import Plan
 from accord.record import record
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options
-from accord.storage import PAYLOAD, Storage, digest_of, digest_of_file
+from accord.storage import PAYLOAD, Storage, code_digest, digest_of, digest_of_file
 
 __all__ = ["StoredModel", "model_key", "read_plan", "write_plan"]
 
@@ -121,7 +119,7 @@ def model_key(source: Any, options: Options) -> str | None:
     from accord.backends.cpu.machine import machine
 
     folder = place if options.base_dir is None else str(Path(options.base_dir).absolute())
-    settings = (folder, *(str(getattr(options, name)) for name in _OPTIONS), _own_code(), machine().key, device)
+    settings = (folder, *(str(getattr(options, name)) for name in _OPTIONS), code_digest(), machine().key, device)
     digest.update("\0".join(settings).encode())
     return digest.hexdigest()
 
@@ -146,23 +144,6 @@ def _digest_of_file(path: str | os.PathLike[str]) -> bytes | None:
 
 
 _OPTIONS = ("device", "level", "disabled_rules", "strict", "threads", "stop_after", "reference", "limits", "precision")
-
-
-@functools.cache
-def _own_code() -> str:
-    """A hash of Accord's sources: their sizes and times of change."""
-    found = []
-    folders = [os.path.dirname(accord.__file__)]  # noqa: PTH120  four times as quick as Path, for hundreds of files
-    for folder in folders:
-        with os.scandir(folder) as files:
-            for file in files:
-                if file.name.endswith((".py", ".ll")):
-                    info = file.stat()
-                    found.append((file.path, info.st_size, info.st_mtime_ns))
-                elif file.is_dir() and file.name != "__pycache__":
-                    folders.append(file.path)
-    text = f"{accord.__version__}\0{sys.version}\0{np.__version__}\0{sorted(found)}"
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_plan(key: str, stored: StoredModel) -> bool:

@@ -14,6 +14,7 @@ from accord.backends.protocol import (
     Arrangement,
     Array,
     Backend,
+    ChosenLaunch,
     FixedLaunch,
     Kernel,
     Launch,
@@ -27,6 +28,7 @@ from accord.ir.reason import FUSED_DOMAIN, Reason
 
 if TYPE_CHECKING:
     from accord.backends.cuda.driver import Device, DeviceMemory
+    from accord.backends.cuda.tuner import Tuner
     from accord.backends.view import NodeView
     from accord.ir.dims import DimLike
 
@@ -150,6 +152,23 @@ class CudaBackend(Backend):
         phase = Phase(TransferCode(inwards=source == HOST), (0, 1), (nbytes,), _one_task)
         return NativeKernel(f"copy {source} to {target}", (phase,), (0,))
 
+    def tune(self, launches: Sequence[ChosenLaunch], *, wait: bool) -> None:
+        """See :class:`~accord.backends.protocol.Backend`."""
+        from accord.backends.cuda.choices import BoundLaunch
+
+        choices = {launch.choice.key: launch.choice for launch in launches if isinstance(launch, BoundLaunch)}
+        if choices:
+            self._tuner.tune(list(choices.values()), wait=wait)
+
+    @functools.cached_property
+    def _tuner(self) -> Tuner:
+        from accord.backends.cuda.tuner import Tuner
+
+        def found() -> None:
+            self.generation += 1
+
+        return Tuner(self.gpu, found)
+
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
         """Launches on a stream of its own; what is compiled nowhere yet is compiled now, several at a time."""
         from accord.backends.cuda.program import CudaProgram
@@ -170,7 +189,7 @@ class CudaBackend(Backend):
         wanted: dict[Variant, None] = {}
         for phase, launch in launches:
             if isinstance(phase.code, KernelText) and isinstance(launch, CudaLaunch) and launch.tasks:
-                wanted[Variant.of(phase.code, launch, aligned=True)] = None
+                wanted[Variant.of(launch.text or phase.code, launch, aligned=True)] = None
         missing = [v for v in wanted if find_binary(v, target) is None]
         if missing:
             from accord.backends.cuda.compilers import compile_all

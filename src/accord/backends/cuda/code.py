@@ -34,7 +34,7 @@ __all__ = [
     "Variant",
     "WrittenText",
     "binary_of",
-    "compiled",
+    "compile_variant",
     "compiler_version",
     "find_binary",
     "function_of",
@@ -131,6 +131,7 @@ class CudaLaunch(Launch):
         warps: Of a program.
         stages: Of software pipelines.
         shifts: Bytes that are added to the address of each operand; empty: nothing is added.
+        text: What is started instead of the phase's own text.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
@@ -140,6 +141,7 @@ class CudaLaunch(Launch):
     warps: int = 4
     stages: int = 2
     shifts: tuple[int, ...] = ()
+    text: KernelText | None = None
 
 
 @record
@@ -224,7 +226,7 @@ def binary_of(variant: Variant, target: int, compiler: Callable[[Variant, int], 
     Args:
         variant: What to compile.
         target: 90 for sm_90.
-        compiler: What compiles it; None: :func:`compiled`.
+        compiler: What compiles it; None: :func:`compile_variant`.
 
     Raises:
         BackendError: Triton is needed and not installed.
@@ -242,7 +244,7 @@ def binary_of(variant: Variant, target: int, compiler: Callable[[Variant, int], 
                 break
         other.wait()
     try:
-        made = _stored(variant, target) or (compiler or compiled)(variant, target)
+        made = _stored(variant, target) or (compiler or compile_variant)(variant, target)
         _keep(key, made)
         return made
     finally:
@@ -286,13 +288,17 @@ def _stored(variant: Variant, target: int) -> Binary | None:
     return Binary(bytes(payload[4 + length :]), *facts)
 
 
-def compiled(variant: Variant, target: int) -> Binary:
+def compile_variant(variant: Variant, target: int) -> Binary:
     """Compile a variant in this thread and keep what comes of it on disk.
 
     Raises:
         BackendError: Triton is not installed.
         CompileError: the kernel does not compile.
     """
+    return _compiled(variant, target)
+
+
+def _compiled(variant: Variant, target: int) -> Binary:
     from accord.kernels.cubin import read_resources
     from accord.kernels.triton import compile_function, pointers_added
 
@@ -321,18 +327,18 @@ def compiled(variant: Variant, target: int) -> Binary:
         if hint == "16":
             attributes[(i,)] = [["tt.divisibility", 16]]
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
-    found = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
+    compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
     passed = sum(t != "constexpr" for t in signature.values())
-    cubin = found.asm["cubin"]
-    name = found.metadata.name
+    cubin = compiled.asm["cubin"]
+    name = compiled.metadata.name
     resources = read_resources(cubin)[name]
     made = Binary(
         cubin,
         name,
-        found.metadata.num_warps * 32,
-        found.metadata.shared,
-        pointers_added(found, passed),
-        int(getattr(found.metadata, "global_scratch_size", 0) or 0),
+        compiled.metadata.num_warps * 32,
+        compiled.metadata.shared,
+        pointers_added(compiled, passed),
+        int(getattr(compiled.metadata, "global_scratch_size", 0) or 0),
         resources.registers,
         resources.stack,
     )

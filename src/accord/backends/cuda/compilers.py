@@ -13,12 +13,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Final
 
-from accord.backends.cuda.code import Binary, Variant, binary_of, compiled
-from accord.errors import CompileError
+from accord.backends.cuda.code import Binary, Variant, binary_of, compile_variant
+from accord.errors import AccordError, CompileError
 
 __all__ = ["Compilers", "compile_all", "compilers"]
 
@@ -133,8 +133,24 @@ def compile_all(variants: Sequence[Variant], target: int) -> None:
         serve_all(shared, variants, target)
 
 
-def serve_all(shared: Compilers | None, variants: Sequence[Variant], target: int, most: int = _MOST) -> None:
+def serve_all(
+    shared: Compilers | None,
+    variants: Sequence[Variant],
+    target: int,
+    *,
+    share: float = 1.0,
+    failures: dict[Variant, AccordError] | None = None,
+    stopped: Callable[[], bool] = bool,
+) -> None:
     """Compile variants, in as many processes as there are cores.
+
+    Args:
+        shared: Makes the processes; without it, threads of this one compile.
+        variants: What to compile.
+        target: 90 for sm_90.
+        share: Part of the cores to use.
+        failures: Takes what does not compile; None: it is raised.
+        stopped: Asked between variants whether the rest is to be left out.
 
     Raises:
         BackendError: Triton is needed and not installed.
@@ -143,7 +159,7 @@ def serve_all(shared: Compilers | None, variants: Sequence[Variant], target: int
     from accord.backends.cpu.machine import usable_cores
 
     rest = iter(variants)  # threads take turns: taking the next one is a single step of the interpreter
-    failures: list[Exception] = []
+    raised: list[Exception] = []
 
     def serve() -> None:
         worker: Worker | None = None
@@ -151,22 +167,28 @@ def serve_all(shared: Compilers | None, variants: Sequence[Variant], target: int
             with contextlib.suppress(OSError):
                 worker = None if shared is None else shared.worker()
             for variant in rest:
-                if failures:
+                if raised or stopped():
                     return
-                worker = _served(worker, variant, target)
+                try:
+                    worker = _served(worker, variant, target)
+                except AccordError as error:
+                    if failures is None:
+                        raise
+                    failures[variant] = error
         except Exception as error:  # noqa: BLE001  raised below, in the thread that waits
-            failures.append(error)
+            raised.append(error)
         finally:
             if worker is not None:
                 worker.close()
 
-    threads = [threading.Thread(target=serve) for _ in range(min(len(variants), usable_cores(), most))]
+    count = min(len(variants), max(1, int(share * usable_cores())), _MOST)
+    threads = [threading.Thread(target=serve) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if failures:
-        raise failures[0]
+    if raised:
+        raise raised[0]
 
 
 def _served(worker: Worker | None, variant: Variant, target: int) -> Worker | None:
@@ -215,7 +237,7 @@ def _work(channel: Connection) -> None:
         while True:
             variant, target = channel.recv()
             try:
-                made: object = compiled(variant, target)
+                made: object = compile_variant(variant, target)
             except CompileError as error:
                 made = error.message, {n: getattr(error, n) for n in ("op", "found", "remedy")}
             except Exception as error:  # noqa: BLE001  the compiler's own, of any kind

@@ -12,10 +12,13 @@ import importlib
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from accord.backends.memory import HOST, Block, Memory
 from accord.errors import BackendError, ExecutionError
+
+if TYPE_CHECKING:
+    from accord.backends.cuda.tuner import Gate
 
 __all__ = ["Device", "DeviceMemory", "Function", "device"]
 
@@ -69,7 +72,11 @@ class Device:
         architecture: 90 for compute capability 9.0.
         processors: Multiprocessors.
         shared: Bytes of shared memory that a block may use.
+        cache: Bytes of the second-level cache.
+        gate: What keeps runs from measurements while there are any.
     """
+
+    gate: Gate | None = None
 
     def __init__(self, ordinal: int) -> None:
         driver = bindings()
@@ -119,6 +126,7 @@ class Device:
         self.architecture = 10 * capability[0] + capability[1]
         self.processors = of("MULTIPROCESSOR_COUNT")
         self.shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        self.cache = of("L2_CACHE_SIZE")
         self._context = self.call("cuDevicePrimaryCtxRetain", handle)
         self._lock = threading.Lock()
         self._functions: dict[tuple[bytes, str, int], Function] = {}
@@ -207,6 +215,12 @@ class Device:
         self.enter()
         return self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
 
+    def end_stream(self, stream: Any) -> None:
+        """Give a stream back; what is on it is done first."""
+        if self.lost is None:
+            self.enter()
+            self.call("cuStreamDestroy", stream)
+
     def wait(self, stream: Any) -> None:
         """Until everything on the stream is done."""
         self.call("cuStreamSynchronize", stream)
@@ -243,6 +257,12 @@ class Device:
         self.enter()
         return self.call("cuEventCreate", 0)
 
+    def end_event(self, event: Any) -> None:
+        """Give an event back."""
+        if self.lost is None:
+            self.enter()
+            self.call("cuEventDestroy", event)
+
     def record(self, event: Any, stream: Any) -> None:
         """Put an event on a stream."""
         self.call("cuEventRecord", event, stream)
@@ -259,15 +279,26 @@ class Device:
         with self._lock:
             found = self._functions.get(key)
             if found is None:
-                self.enter()
-                library = self.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
-                kernel = self.call("cuLibraryGetKernel", library, name.encode())
-                handle = self.call("cuKernelGetFunction", kernel)
-                if shared > 48 << 10:  # more than every architecture gives unasked
-                    most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                    self.call("cuFuncSetAttribute", handle, most, shared)
-                found = self._functions[key] = Function(handle, threads, shared)
+                _, found = self.load(cubin, name, threads, shared)
+                self._functions[key] = found
             return found
+
+    def load(self, cubin: bytes, name: str, threads: int, shared: int) -> tuple[Any, Function]:
+        """A kernel of a cubin, which nobody else has, and the library to :meth:`unload`."""
+        self.enter()
+        library = self.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
+        kernel = self.call("cuLibraryGetKernel", library, name.encode())
+        handle = self.call("cuKernelGetFunction", kernel)
+        if shared > 48 << 10:  # more than every architecture gives unasked
+            most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self.call("cuFuncSetAttribute", handle, most, shared)
+        return library, Function(handle, threads, shared)
+
+    def unload(self, library: Any) -> None:
+        """Give the kernels of a library back; none may run, or be part of a graph."""
+        if self.lost is None:
+            self.enter()
+            self.call("cuLibraryUnload", library)
 
     def launch(self, function: Function, grid: Sequence[int], parameters: int, stream: Any) -> None:
         """Start a kernel.

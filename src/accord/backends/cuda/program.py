@@ -190,7 +190,7 @@ class CudaProgram(Program):
                 continue
             assert isinstance(phase.code, KernelText)
             assert isinstance(launch, CudaLaunch)
-            kernel = _Kernel(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
+            kernel = _Kernel(gpu, launch.text or phase.code, launch, table, self._refusals.address + number * _REFUSAL)
             self._singles.append(kernel)
             waiting.append((kernel, table))
         self._close(waiting)
@@ -205,6 +205,10 @@ class CudaProgram(Program):
 
         What is copied to the host is there when it returns.
         """
+        gate = self._gpu.gate
+        return self._run() if gate is None else gate.run(self._run)
+
+    def _run(self) -> int:
         self._gpu.enter()
         for part in self._parts:
             part.start(self._stream)

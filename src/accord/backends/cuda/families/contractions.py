@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.choices import Chosen
+from accord.backends.cuda.code import hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
-from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
+from accord.backends.cuda.tile_choice import contraction_choice
 from accord.backends.epilogue import accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
 from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
@@ -40,16 +41,16 @@ def any_matrices(view: NodeView) -> Arrangement:
 @selects("MatMul", epilogue=True)
 def matmul(view: NodeView) -> Kernel | Reason:
     """A batch of products with NumPy's rules."""
-    return _product("matmul", matmul_of(view))
+    return _product("matmul", view, matmul_of(view))
 
 
 @selects("Gemm", epilogue=True)
 def gemm(view: NodeView) -> Kernel | Reason:
     """``alpha * A B + beta * C``."""
-    return _product("gemm", gemm_of(view))
+    return _product("gemm", view, gemm_of(view))
 
 
-def _product(name: str, found: Product | Reason) -> NativeKernel | Reason:
+def _product(name: str, view: NodeView, found: Product | Reason) -> NativeKernel | Reason:
     """The kernel of a batch of products of inputs 0 and 1."""
     if isinstance(found, Reason):
         return found
@@ -75,7 +76,7 @@ def _product(name: str, found: Product | Reason) -> NativeKernel | Reason:
         )
     except CompileError as error:
         return Reason(error.message)
-    return _native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), {}, flops)
+    return _native(f"{name} {dtype}", kernel, dims, found.reads, _weights(view), {}, flops)
 
 
 def _native(
@@ -83,49 +84,30 @@ def _native(
     kernel: ContractionKernel,
     dims: tuple[DimLike, ...],
     reads: tuple[int, ...],
-    extras: int,
+    weights: tuple[int, ...],
     constants: dict[int, Constant],
     flops: DimLike,
 ) -> NativeKernel:
     """The kernel of one contraction: what multiplies, and what adds the parts of long sums.
 
-    Where all sizes are known, the tile is chosen now and sums may be split; otherwise when it is started.
+    Sums may be split where all sizes are known: the plan then has room for the parts.
     """
     known = [d for d in dims if isinstance(d, int)]
-    tile, scratch = None, 0
-    if len(known) == len(dims) and _count(kernel, known):
-        tile = candidates(kernel, known, _device(), 1)[0]
-        scratch = workspace(kernel, tile, known)
-    operands = (*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras)
-    hints = hints_of(dims)
-    phases = [Phase(kernel, operands, dims, functools.partial(_start, kernel, tile, hints, 0))]
-    if scratch:
-        phases.append(Phase(kernel.parts, operands, dims, functools.partial(_start, kernel, tile, hints, 1)))
-    return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)
+    hints, room = hints_of(dims), 0
+    if len(known) == len(dims):
+        choice = contraction_choice(kernel, hints, weights, None, known)
+        room = 0 if choice is None else choice.room
+    problem = functools.partial(contraction_choice, kernel, hints, weights, room)
+    operands = (*range(len(reads) + 1), len(reads) + (room > 0))
+    phases = [Phase(kernel, operands, dims, Chosen(problem, 0))]
+    if room:
+        phases.append(Phase(kernel.parts, operands, dims, Chosen(problem, 1)))
+    return NativeKernel(name, tuple(phases), reads, constants, workspace=room, flops=flops)
 
 
-def _count(kernel: ContractionKernel, sizes: Sequence[int]) -> int:
-    p = kernel.problem(sizes)
-    return p.batch * p.m * p.n
-
-
-def _start(
-    kernel: ContractionKernel, tile: Tile | None, hints: tuple[str, ...], which: int, sizes: Sequence[int]
-) -> CudaLaunch:
-    """The launch of the kernel (0) or of what adds parts (1)."""
-    if tile is None:
-        if not _count(kernel, sizes):
-            return CudaLaunch((), 0)
-        tile = next(t for t in candidates(kernel, sizes, _device(), 64) if t.splits == 1)
-    return launches(kernel, tile, sizes, hints)[which]
-
-
-@functools.cache
-def _device() -> Device:
-    from accord.backends.cuda.driver import device
-
-    gpu = device()
-    return Device(gpu.architecture, gpu.shared, gpu.processors)
+def _weights(view: NodeView) -> tuple[int, ...]:
+    """Which of A and B are constant."""
+    return tuple(i for i in (0, 1) if view.tensor(i).is_const)
 
 
 @arranges("Conv")
@@ -185,7 +167,7 @@ def conv(view: NodeView) -> Kernel | Reason:
     except CompileError as error:
         return Reason(error.message)
     flops = 2 * D.product((*out, *w[1:]))
-    return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), constants, flops)
+    return _native(f"conv {dtype}", kernel, dims, reads, _weights(view), constants, flops)
 
 
 def _channels_last(shape: Sequence[int]) -> Access:
