@@ -85,6 +85,9 @@ class EmulatedDevice:
         for work in graph:
             work()
 
+    def keep(self, graph: Any, drop: Any, key: bytes) -> None:
+        pass
+
     def forget(self, graph: Any) -> None:
         graph.clear()
 

@@ -111,6 +111,10 @@ class DeviceArray:
         block = memory.allocate(math.prod(shape) * dtype.itemsize)
         return cls(memory, block.address, shape, dtype, block)
 
+    def kept_by(self, owner: Any) -> DeviceArray:
+        """The same array, which keeps ``owner`` and nothing else alive."""
+        return DeviceArray(self.memory, self.address, self.shape, self.dtype, owner)
+
     @property
     def space(self) -> str:
         """The name of its memory: "cuda:0"."""

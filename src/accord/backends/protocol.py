@@ -296,6 +296,8 @@ class Backend(ABC):
         memory: Where operands of its native kernels are; None: in the host's memory. Kernels in Python always find
             theirs there.
         hosts: Names of backends of other devices that take what this one has no kernel for, best first.
+        stores_halves: Values of 16 bits take half the time of those of 32: a model whose precision is to be bfloat16 is
+            stored so; elsewhere only operands of products are rounded.
         zeros: Returned arrays are zero before a run, since its kernels may compute nothing.
         generation: Grows when a :class:`ChosenLaunch` may give another launch than before.
     """
@@ -306,6 +308,7 @@ class Backend(ABC):
     fallback: bool = False
     memory: Memory | None = None
     hosts: tuple[str, ...] = ()
+    stores_halves: bool = False
     zeros: bool = False
     generation: int = 0
 
@@ -398,8 +401,8 @@ class Backend(ABC):
 
         Args:
             launches: Phase and start parameters, in order.
-            operands: For each phase an int64 array with the addresses of its operands; the caller changes
-                the addresses between runs.
+            operands: For each phase an int64 array with the addresses of its operands, all of them parts of one, in
+                order; the caller changes the addresses between runs.
             threads: Most threads that may work on one phase; each gets a number below it, for its scratch memory.
         """
         raise TypeError(f"backend '{self.name}' has no native kernels")

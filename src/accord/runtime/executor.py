@@ -6,9 +6,10 @@ the same time, and the frames of sizes that have not been used for long are drop
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from accord.ir.compute import content_symbol
 from accord.plan.plan import Plan, Slot, Step, Storage
 from accord.plan.types import TensorType
 from accord.runtime import control
+from accord.runtime.binding import Binding
 from accord.runtime.frame import Arena, Frame, Segment, disagreement, orders_for
 from accord.runtime.growth import refuse_growth
 from accord.runtime.returned import ReturnedMemory
@@ -65,6 +67,10 @@ class Executor:
         #: Inputs of one integer that are symbols of the plan.
         names = [plan.slots[i].name for i in plan.inputs]
         self._contents = [(k, s) for k, n in enumerate(names) if (s := content_symbol(n)) in plan.symbols]
+        #: For each input the memory other than the host's in which it may be; None if that is none.
+        self._read_in = [
+            plan.slots[plan.lent[i]].space if i in plan.lent and self._free(i) else None for i in plan.inputs
+        ]
         #: Whether steps find sizes out while they run, which they add to a run's symbols.
         self._late = any(s.late for s in plan.steps)
         #: For each memory class that is returned, the output that owns the array; others of the class are copied.
@@ -77,6 +83,12 @@ class Executor:
             for position, i in enumerate(plan.outputs)
             if self._owners.get(plan.slots[i].root) == i and (dtype := plan.slots[i].dtype) is not None
         ]
+        #: Whether nothing keeps a run from reading and writing the caller's memory on a device, and no other.
+        self._far = (
+            None not in self._read_in
+            and len(self._owned) == len(plan.outputs)
+            and all(isinstance(s.kernel, (NativeKernel, ViewKernel)) and not s.late for s in plan.steps)
+        )
         self.children: dict[tuple[int, str], Executor] = {
             (i, body.name): Executor(body.plan, backends, device, stepwise=stepwise)
             for i, step in enumerate(plan.steps)
@@ -106,28 +118,71 @@ class Executor:
         """
         inputs = self._near(inputs)
         key, env = self._sizes(inputs, outer)
+        outputs: list[Any] = self._on_frame(key, self._run, inputs, env, into or {})
+        return outputs
+
+    def binding(self, inputs: Sequence[Any], outputs: Mapping[int, Any]) -> Binding | None:
+        """What :meth:`run_bound` needs to do again what :meth:`run` did with ``inputs`` on a device, into ``outputs``.
+
+        None where a run reads or writes memory of the host, or where steps need Python.
+        """
+        if not self._far or outputs.keys() != {position for position, *_ in self._owned}:
+            return None
+        if any(not isinstance(v, DeviceArray) for v in (*inputs, *outputs.values())):
+            return None
+        if any(v.space != space for v, space in zip(inputs, self._read_in, strict=True)):
+            return None
+        key, env = self._sizes(inputs, None)
+        if self._on_frame(key, lambda frame, _: any(isinstance(segment, int) for segment in frame.segments)):
+            return None
+        apart = {slot: a.kept_by(None) for slot, a in zip(self.plan.inputs, inputs, strict=True)}
+        made = tuple(outputs[position].kept_by(None) for position, *_ in self._owned)
+        apart |= {root: a for (_, _, root, _), a in zip(self._owned, made, strict=True)}
+        return Binding(key, env, apart, made, tuple({a.space: a.memory for a in inputs}.values()))
+
+    def run_bound(self, binding: Binding) -> None:
+        """A run on the memory of ``binding``, which its caller keeps alive.
+
+        Raises:
+            ExecutionError: a kernel failed.
+        """
+        for memory in binding.memories:
+            memory.settle()
+        self._on_frame(binding.key, self._run_again, binding)
+
+    def _run_again(self, frame: Frame, arena: Arena, binding: Binding) -> None:
+        if frame.bound is not binding:
+            frame.bind_caller(binding.arrays)
+            frame.bound = binding
+        for segment in frame.segments:
+            self.run_segment(segment, frame, arena, binding.env)
+
+    def _on_frame(self, key: tuple[int, ...], action: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``action`` gives for a frame for these sizes, an arena that it is attached to, and ``arguments``."""
         try:
             frame, arena = self._borrow(key)
+            try:
+                return action(frame, arena, *arguments)
+            finally:
+                frame.release()
+                self._give_back(frame, arena)
         except MemoryError as error:
             raise _no_memory(error) from error
-        try:
-            return self._run(frame, arena, inputs, env, into or {})
-        except MemoryError as error:
-            raise _no_memory(error) from error
-        finally:
-            frame.release()
-            self._give_back(frame, arena)
 
     def _near(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """``inputs``; those in another memory that the plan does not read there as copies in the host's."""
-        if not any(isinstance(v, DeviceArray) for v in inputs):
+        for v in inputs:
+            if isinstance(v, DeviceArray):
+                break
+        else:
             return inputs
-        slots, lent = self.plan.slots, self.plan.lent
-        found = []
-        for i, v in zip(self.plan.inputs, inputs, strict=True):
-            stays = isinstance(v, DeviceArray) and i in lent and slots[lent[i]].space == v.space and self._free(i)
+        found, settling = [], {}
+        for v, space in zip(inputs, self._read_in, strict=True):
+            stays = isinstance(v, DeviceArray) and v.space == space
             found.append(v.numpy() if isinstance(v, DeviceArray) and not stays else v)
-        for memory in {id(v.memory): v.memory for v in found if isinstance(v, DeviceArray)}.values():
+            if stays:
+                settling[space] = v.memory
+        for memory in settling.values():
             memory.settle()
         return found
 
@@ -527,9 +582,10 @@ class Executor:
         scratch = D.evaluate(kernel.workspace, env) * self.plan.threads
         if scratch:
             operands.append(np.empty(scratch, np.uint8))
-        table = np.array([a.ctypes.data for a in operands], np.int64)
         started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
-        tables = [table[list(p.operands)] for p, _ in started]
+        table = np.array([operands[i].ctypes.data for p, _ in started for i in p.operands], np.int64)
+        ends = list(itertools.accumulate((len(p.operands) for p, _ in started), initial=0))
+        tables = [table[a:b] for a, b in itertools.pairwise(ends)]
         program = self.backends[step.placement.backend].program(started, tables, self.plan.threads)
         if program.run() >= 0:
             raise self._refused(self.plan.steps.index(step), program.refusal)

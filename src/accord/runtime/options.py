@@ -13,8 +13,8 @@ __all__ = ["MAX_LEVEL", "PRECISIONS", "TUNINGS", "Options", "disabled_tuple", "t
 
 #: The highest optimisation level.
 MAX_LEVEL = 3
-#: What float32 products may be computed in.
-PRECISIONS = ("float32", "bfloat16")
+#: What a float32 model may be computed in.
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 #: Whether kernels of a GPU are measured: not at all, beside runs, before the model is ready.
 TUNINGS = ("off", "background", "full")
 
@@ -33,7 +33,7 @@ class Options:
         reference: Use the reference backend only.
         base_dir: Folder of external data; None: the folder of the model's path.
         limits: How large the model may be; None: the defaults of :class:`accord.model.limits.Limits`.
-        precision: "float32", or "bfloat16": operands of float32 products are rounded to it, sums stay float32.
+        precision: What a float32 model may be computed in; see :func:`accord.load`.
         choices: Pairs of a node and the alternative that its kernel shall take; other nodes follow the rule. None: what
             ``accord tune`` has found for this model, if it has.
         tuning: Whether ways to start kernels of a GPU are measured, one of :data:`TUNINGS`; None: ``ACCORD_TUNING``

@@ -43,6 +43,7 @@ class CudaBackend(Backend):
     """
 
     device = "cuda"
+    stores_halves = True
     hosts = ("cpu", "reference")
 
     def __init__(self, ordinal: int = 0) -> None:

@@ -10,9 +10,10 @@ import ctypes
 import functools
 import importlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ReferenceType, WeakMethod, WeakValueDictionary
 
 from accord.backends.memory import HOST, Block, Memory
 from accord.errors import BackendError, ExecutionError
@@ -20,10 +21,12 @@ from accord.errors import BackendError, ExecutionError
 if TYPE_CHECKING:
     from accord.backends.cuda.tuner import Gate
 
-__all__ = ["Device", "DeviceMemory", "Function", "device"]
+__all__ = ["Device", "DeviceMemory", "Function", "Graph", "device"]
 
 #: The oldest driver whose interface is used, as the driver tells it: CUDA 12.4.
 OLDEST_DRIVER: Final = 12040
+#: Kernels in all graphs of a device: each takes memory there.
+_GRAPH_KERNELS: Final = 32768
 #: The oldest compute capability that kernels are generated for.
 OLDEST: Final = (7, 5)
 #: After these the context is lost: every later call fails too.
@@ -49,7 +52,7 @@ def bindings() -> Any:
 
 
 class Function:
-    """A kernel on a device.
+    """A kernel on a device, unloaded with the last reference to it.
 
     Attributes:
         handle: The driver's.
@@ -57,10 +60,36 @@ class Function:
         shared: Bytes of dynamic shared memory.
     """
 
-    def __init__(self, handle: Any, threads: int, shared: int) -> None:
+    def __init__(self, gpu: Device, library: Any, handle: int, threads: int, shared: int) -> None:
+        self._gpu = gpu
+        self._library = library
         self.handle = handle
         self.threads = threads
         self.shared = shared
+
+    def __del__(self) -> None:
+        if self._gpu.lost is None:
+            self._gpu.enter()
+            self._gpu.call("cuLibraryUnload", self._library)
+
+
+class Graph:
+    """What was captured, destroyed with the last reference to it.
+
+    Attributes:
+        handle: The driver's.
+        kernels: What it starts, which it keeps.
+        used: When it was started last.
+    """
+
+    def __init__(self, gpu: Device, handle: Any, kernels: Sequence[Any]) -> None:
+        self._gpu = gpu
+        self.handle = handle
+        self.kernels = kernels
+        self.used = 0.0
+
+    def __del__(self) -> None:
+        self._gpu.forget(self.handle)
 
 
 class Device:
@@ -127,9 +156,16 @@ class Device:
         self.processors = of("MULTIPROCESSOR_COUNT")
         self.shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.cache = of("L2_CACHE_SIZE")
-        self._context = self.call("cuDevicePrimaryCtxRetain", handle)
+        self._context = int(self.call("cuDevicePrimaryCtxRetain", handle))
+        # what each run calls goes straight to the driver: the bindings take longer than some of these functions
+        self._set_current = self._entry("cuCtxSetCurrent", ctypes.c_void_p)
+        self._synchronize = self._entry("cuStreamSynchronize", ctypes.c_void_p)
+        self._launch_graph = self._entry("cuGraphLaunch", ctypes.c_void_p, ctypes.c_void_p)
+        self._launch = self._entry("cuLaunchKernel", ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
         self._lock = threading.Lock()
-        self._functions: dict[tuple[bytes, str, int], Function] = {}
+        self._functions: WeakValueDictionary[tuple[bytes, str, int], Function] = WeakValueDictionary()
+        #: The graphs that there are, and who to tell that one has to go.
+        self._graphs: list[tuple[ReferenceType[Graph], WeakMethod[Callable[[bytes], None]], bytes]] = []
         #: Why nothing can be run any more.
         self.lost: str | None = None
 
@@ -144,6 +180,17 @@ class Device:
         if int(status):
             self._raise(status, name)
         return results[0] if len(results) == 1 else results or None
+
+    def _entry(self, name: str, *arguments: Any) -> Callable[..., int]:
+        """A function of the driver for :meth:`_checked`."""
+        address, _ = self.call("cuGetProcAddress", name.encode(), OLDEST_DRIVER, 0)
+        entry: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(int(address))
+        return entry
+
+    def _checked(self, status: int, name: str) -> None:
+        """See that a function of :meth:`_entry` returned no error; errors as of :meth:`call`."""
+        if status:
+            self._raise(self._driver.CUresult(status), name)
 
     def _raise(self, status: Any, name: str) -> None:
         kind = str(getattr(status, "name", status)).removeprefix("CUDA_ERROR_")
@@ -170,7 +217,7 @@ class Device:
                 f"GPU {self.ordinal} is lost to this process since a kernel failed ({self.lost})",
                 remedy="Start the process again.",
             )
-        self.call("cuCtxSetCurrent", self._context)
+        self._checked(self._set_current(self._context), "cuCtxSetCurrent")
 
     # memory
 
@@ -200,36 +247,36 @@ class Device:
             self.enter()
             self.call("cuMemFreeHost", address)
 
-    def to_device(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+    def to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy from the host. Memory of the host that is not pinned is read before the call returns."""
         self.call("cuMemcpyHtoDAsync", target, source, nbytes, stream)
 
-    def to_host(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+    def to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy to the host; done when the stream is."""
         self.call("cuMemcpyDtoHAsync", target, source, nbytes, stream)
 
     # streams
 
-    def stream(self) -> Any:
+    def stream(self) -> int:
         """A new stream that does not wait for the default one."""
         self.enter()
-        return self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+        return int(self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
 
-    def end_stream(self, stream: Any) -> None:
+    def end_stream(self, stream: int) -> None:
         """Give a stream back; what is on it is done first."""
         if self.lost is None:
             self.enter()
             self.call("cuStreamDestroy", stream)
 
-    def wait(self, stream: Any) -> None:
+    def wait(self, stream: int) -> None:
         """Until everything on the stream is done."""
-        self.call("cuStreamSynchronize", stream)
+        self._checked(self._synchronize(stream), "cuStreamSynchronize")
 
     @contextmanager
-    def capturing(self, stream: Any) -> Iterator[list[Any]]:
+    def capturing(self, stream: int) -> Iterator[list[int]]:
         """What is started on the stream inside becomes a graph, which is put into the list."""
         mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        made: list[Any] = []
+        made: list[int] = []
         self.call("cuStreamBeginCapture", stream, mode)
         try:
             yield made
@@ -237,14 +284,37 @@ class Device:
             self._driver.cuStreamEndCapture(stream)
             raise
         graph = self.call("cuStreamEndCapture", stream)
-        made.append(self.call("cuGraphInstantiate", graph, 0))
+        made.append(int(self.call("cuGraphInstantiate", graph, 0)))
         self.call("cuGraphDestroy", graph)
 
-    def replay(self, graph: Any, stream: Any) -> None:
-        """Start a graph."""
-        self.call("cuGraphLaunch", graph, stream)
+    def keep(self, graph: Graph, drop: WeakMethod[Callable[[bytes], None]], key: bytes) -> None:
+        """Take a graph among those of the device; where they are too many, those used longest ago go.
 
-    def forget(self, graph: Any) -> None:
+        Args:
+            graph: The new one.
+            drop: Called with ``key`` when it has to go.
+            key: What its owner knows it by.
+        """
+        with self._lock:
+            kept = [(g, entry) for entry in self._graphs if (g := entry[0]()) is not None]
+            kept.sort(key=lambda pair: pair[0].used)
+            excess = len(graph.kernels) + sum(len(g.kernels) for g, _ in kept) - _GRAPH_KERNELS
+            gone = []
+            while excess > 0 and kept:
+                old, entry = kept.pop(0)
+                excess -= len(old.kernels)
+                gone.append(entry)
+            self._graphs = [*(entry for _, entry in kept), (ReferenceType(graph), drop, key)]
+        for _, forget, known in gone:
+            owner = forget()
+            if owner is not None:
+                owner(known)
+
+    def replay(self, graph: int, stream: int) -> None:
+        """Start a graph."""
+        self._checked(self._launch_graph(graph, stream), "cuGraphLaunch")
+
+    def forget(self, graph: int) -> None:
         """Give a graph back."""
         if self.lost is None:
             self.enter()
@@ -263,7 +333,7 @@ class Device:
             self.enter()
             self.call("cuEventDestroy", event)
 
-    def record(self, event: Any, stream: Any) -> None:
+    def record(self, event: Any, stream: int) -> None:
         """Put an event on a stream."""
         self.call("cuEventRecord", event, stream)
 
@@ -274,33 +344,22 @@ class Device:
     # kernels
 
     def function(self, cubin: bytes, name: str, threads: int, shared: int) -> Function:
-        """A kernel of a cubin, loaded once."""
+        """A kernel of a cubin, loaded once for all who have it at the same time."""
         key = (cubin, name, shared)
         with self._lock:
             found = self._functions.get(key)
             if found is None:
-                _, found = self.load(cubin, name, threads, shared)
-                self._functions[key] = found
+                self.enter()
+                library = self.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
+                kernel = self.call("cuLibraryGetKernel", library, name.encode())
+                handle = int(self.call("cuKernelGetFunction", kernel))
+                if shared > 48 << 10:  # more than every architecture gives unasked
+                    most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                    self.call("cuFuncSetAttribute", handle, most, shared)
+                found = self._functions[key] = Function(self, library, handle, threads, shared)
             return found
 
-    def load(self, cubin: bytes, name: str, threads: int, shared: int) -> tuple[Any, Function]:
-        """A kernel of a cubin, which nobody else has, and the library to :meth:`unload`."""
-        self.enter()
-        library = self.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
-        kernel = self.call("cuLibraryGetKernel", library, name.encode())
-        handle = self.call("cuKernelGetFunction", kernel)
-        if shared > 48 << 10:  # more than every architecture gives unasked
-            most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self.call("cuFuncSetAttribute", handle, most, shared)
-        return library, Function(handle, threads, shared)
-
-    def unload(self, library: Any) -> None:
-        """Give the kernels of a library back; none may run, or be part of a graph."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuLibraryUnload", library)
-
-    def launch(self, function: Function, grid: Sequence[int], parameters: int, stream: Any) -> None:
+    def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:
         """Start a kernel.
 
         Args:
@@ -309,9 +368,8 @@ class Device:
             parameters: The address of an array of the addresses of its arguments.
             stream: Where.
         """
-        self.call(
-            "cuLaunchKernel", function.handle, *grid, function.threads, 1, 1, function.shared, stream, parameters, 0
-        )
+        status = self._launch(function.handle, *grid, function.threads, 1, 1, function.shared, stream, parameters, None)
+        self._checked(status, "cuLaunchKernel")
 
 
 def _text(status: Any) -> str:

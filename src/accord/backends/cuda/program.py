@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
+from weakref import WeakMethod
 
 import numpy as np
 
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of
-from accord.backends.cuda.driver import Device, argument_array
+from accord.backends.cuda.driver import Device, Graph, argument_array
 from accord.backends.protocol import Array, Launch, Phase, Program
 from accord.errors import CompileError
 from accord.record import record
@@ -134,39 +136,57 @@ class _Part:
     def __init__(self, gpu: Device, kernels: Sequence[_Kernel], tables: Sequence[Array]) -> None:
         self._gpu = gpu
         self._kernels = kernels
-        self._tables = tables
-        self._seen: bytes | None = None
+        #: The addresses of all operands.
+        self._table = _joined(tables)
+        #: Those of the last run, the runs with them, and their graph.
+        self._seen = b""
         self._times = 0
-        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+        self._graph: Graph | None = None
+        self._graphs: OrderedDict[bytes, Graph] = OrderedDict()
 
     def start(self, stream: Any) -> None:
         """Start all, as a graph if they were started with these addresses before."""
-        key = b"".join([t.tobytes() for t in self._tables])
-        graph = self._graphs.get(key)
-        if graph is None:
-            self._times = self._times + 1 if key == self._seen else 1
+        key = self._table.tobytes()
+        if key != self._seen:  # comparing takes less than hashing
             self._seen = key
+            self._times = 0
+            self._graph = self._graphs.get(key)
+        graph = self._graph
+        if graph is None:
+            self._times += 1
             if self._times <= _REPEATS or len(self._kernels) < 2:
                 self._start_each(stream)
                 return
-            graph = self._captured(key, stream)
-        self._gpu.replay(graph, stream)
+            graph = self._graph = self._captured(key, stream)
+        graph.used = time.monotonic()
+        self._gpu.replay(graph.handle, stream)
 
     def _start_each(self, stream: Any) -> None:
         for kernel in self._kernels:
             kernel.start(stream)
 
-    def _captured(self, key: bytes, stream: Any) -> Any:
+    def _captured(self, key: bytes, stream: Any) -> Graph:
         with self._gpu.capturing(stream) as made:
             self._start_each(stream)
-        self._graphs[key] = made[0]
+        graph = self._graphs[key] = Graph(self._gpu, made[0], self._kernels)
         if len(self._graphs) > _GRAPHS:
-            self._gpu.forget(self._graphs.popitem(last=False)[1])
-        return made[0]
+            self._graphs.popitem(last=False)
+        self._gpu.keep(graph, WeakMethod(self._drop), key)
+        return graph
 
-    def __del__(self) -> None:
-        for graph in self._graphs.values():
-            self._gpu.forget(graph)
+    def _drop(self, key: bytes) -> None:
+        """Do without the graph for these addresses."""
+        self._graphs.pop(key, None)
+        self._seen, self._graph = b"", None
+
+
+def _joined(tables: Sequence[Array]) -> Array:
+    """The addresses of several phases, which lie one after the other, as one array on the same memory."""
+    sizes = [len(t) for t in tables]
+    starts = [t.ctypes.data for t in tables]
+    assert starts == list(itertools.accumulate((8 * n for n in sizes[:-1]), initial=starts[0]))
+    joined: Array = np.lib.stride_tricks.as_strided(tables[0], (sum(sizes),), (8,))
+    return joined
 
 
 class CudaProgram(Program):
@@ -194,6 +214,9 @@ class CudaProgram(Program):
             self._singles.append(kernel)
             waiting.append((kernel, table))
         self._close(waiting)
+
+    def __del__(self) -> None:
+        self._gpu.end_stream(self._stream)
 
     def _close(self, waiting: list[tuple[_Kernel, Array]]) -> None:
         if waiting:

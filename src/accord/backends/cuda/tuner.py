@@ -23,7 +23,7 @@ from accord.backends.cuda import program
 from accord.backends.cuda.choices import Choice, Operand, Outcome, Started, name_of, outcome_of, remember
 from accord.backends.cuda.code import Variant, WrittenText
 from accord.backends.cuda.compilers import Compilers, serve_all
-from accord.backends.cuda.driver import Device
+from accord.backends.cuda.driver import Device, Graph
 from accord.errors import AccordError, CompileError, ExecutionError
 
 __all__ = ["Gate", "Tuner"]
@@ -260,29 +260,6 @@ def _variant(started: Started) -> Variant:
     return Variant.of(started.kernel, started.launch, aligned=True)
 
 
-class _Loader:
-    """A device that keeps no kernels: those that are loaded through it are given back."""
-
-    def __init__(self, gpu: Device) -> None:
-        self._gpu = gpu
-        self._loaded: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._gpu, name)
-
-    def function(self, *wanted: Any) -> Any:
-        """See :meth:`accord.backends.cuda.driver.Device.function`."""
-        if wanted not in self._loaded:
-            self._loaded[wanted] = self._gpu.load(*wanted)
-        return self._loaded[wanted][1]
-
-    def close(self) -> None:
-        """Unload all; nothing may run any more."""
-        for library, _ in self._loaded.values():
-            self._gpu.unload(library)
-        self._loaded.clear()
-
-
 class _Bench:
     """Memory, a stream and graphs to measure the ways of one choice."""
 
@@ -331,7 +308,7 @@ class _Bench:
                 clock = time.perf_counter()
                 with gate.alone():
                     gpu.record(begin, stream)
-                    gpu.replay(graphs[way], stream)
+                    gpu.replay(graphs[way].handle, stream)
                     gpu.record(end, stream)
                     gpu.wait(stream)
                 times[way].append(gpu.seconds(begin, end) / self._launches)
@@ -365,18 +342,16 @@ class _Bench:
         self._gpu.wait(stream)
         return found
 
-    def _graphs(self, problem: _Problem, places: Sequence[Sequence[int]], stream: Any) -> dict[Any, Any]:
+    def _graphs(self, problem: _Problem, places: Sequence[Sequence[int]], stream: Any) -> dict[Any, Graph]:
         """A graph for each way that runs and is right."""
         gpu = self._gpu
         rule = problem.choice.rule
         expected: list[np.ndarray[Any, Any]] | None = None
-        graphs: dict[Any, Any] = {}
+        graphs: dict[Any, Graph] = {}
         for way in sorted(problem.started, key=lambda w: w != rule):
-            loader = _Loader(gpu)
-            self._close.callback(loader.close)
             try:
                 kernels = [
-                    program._Kernel(loader, s.kernel, s.launch, np.array(table, np.int64), 0)  # type: ignore[arg-type]
+                    program._Kernel(gpu, s.kernel, s.launch, np.array(table, np.int64), 0)
                     for table in _tables(places, self._launches)
                     for s in problem.started[way]
                 ]
@@ -396,9 +371,7 @@ class _Bench:
                     raise
                 problem.leave_out(way, error.message)
                 continue
-            graphs[way] = made[0]
-            self._close.callback(_dropped, gpu, made[0], kernels)
-            del kernels
+            graphs[way] = Graph(gpu, made[0], kernels)
         return graphs
 
     def _results(self, places: Sequence[Sequence[int]], stream: Any) -> list[np.ndarray[Any, Any]]:
@@ -411,11 +384,6 @@ class _Bench:
                 found.append(array)
         self._gpu.wait(stream)
         return found
-
-
-def _dropped(gpu: Device, graph: Any, kernels: list[Any]) -> None:
-    gpu.forget(graph)
-    kernels.clear()
 
 
 def _tables(places: Sequence[Sequence[int]], count: int) -> list[list[int]]:

@@ -76,7 +76,7 @@ def _product(name: str, view: NodeView, found: Product | Reason) -> NativeKernel
         )
     except CompileError as error:
         return Reason(error.message)
-    return _native(f"{name} {dtype}", kernel, dims, found.reads, _weights(view), {}, flops)
+    return _native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), _weights(view), {}, flops)
 
 
 def _native(
@@ -84,6 +84,7 @@ def _native(
     kernel: ContractionKernel,
     dims: tuple[DimLike, ...],
     reads: tuple[int, ...],
+    extras: int,
     weights: tuple[int, ...],
     constants: dict[int, Constant],
     flops: DimLike,
@@ -98,7 +99,7 @@ def _native(
         choice = contraction_choice(kernel, hints, weights, None, known)
         room = 0 if choice is None else choice.room
     problem = functools.partial(contraction_choice, kernel, hints, weights, room)
-    operands = (*range(len(reads) + 1), len(reads) + (room > 0))
+    operands = (*range(2 + extras), 2 + extras, 3 + extras if room else 2 + extras)
     phases = [Phase(kernel, operands, dims, Chosen(problem, 0))]
     if room:
         phases.append(Phase(kernel.parts, operands, dims, Chosen(problem, 1)))
@@ -167,7 +168,7 @@ def conv(view: NodeView) -> Kernel | Reason:
     except CompileError as error:
         return Reason(error.message)
     flops = 2 * D.product((*out, *w[1:]))
-    return _native(f"conv {dtype}", kernel, dims, reads, _weights(view), constants, flops)
+    return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), _weights(view), constants, flops)
 
 
 def _channels_last(shape: Sequence[int]) -> Access:
