@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import accord
 from accord.backends.cuda import backend, choices, tuner
 from accord.backends.cuda.choices import BoundLaunch, name_of, outcome_of
+from accord.cli import main
 from accord.errors import AccordError, CompileError, InputError
 from builders import model, node
 
@@ -301,3 +304,59 @@ def test_runs_wait_for_a_measurement_and_it_for_them():
     second.join(10)
     assert order.index("run") < order.index("measured") < order.index("second")
     assert gate.begun == 2
+
+
+def run_cli(*arguments):
+    result = CliRunner().invoke(main, [*arguments, "--device", "cuda", "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_command_line_tunes_and_explains(gpu, clock, tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(product())
+    best = loser(accord.load(str(path), device="cuda", tuning="off"))
+    clock[tile_of(best)] = 1.0
+    (before,) = run_cli("explain", str(path))["ways"]
+    assert before["way"] == before["rule"] and not before["seconds"]
+    (tuned,) = run_cli("tune", str(path))["ways"]
+    assert tuned["way"].startswith(f"m={best.m} n={best.n} ") and tuned["way"] != tuned["rule"]
+    (after,) = run_cli("explain", str(path))["ways"]
+    assert after == tuned and after["seconds"][after["way"]] == min(after["seconds"].values())
+    text = CliRunner().invoke(main, ["explain", str(path), "--device", "cuda"]).output
+    assert "Ways to start kernels" in text and after["way"].split()[0] in text
+
+
+def test_the_command_line_warms_up(gpu, clock, tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(product("n"))
+    (ways,) = run_cli("tune", str(path), "--shape", "n=7")["ways"]
+    assert ways["seconds"]
+    run_cli("run", str(path), "--warmup", "n=3", "--warmup", "x=5x64", "--shape", "n=3")
+    assert sum(o is not None for o in choices._OUTCOMES.values()) == 3
+    result = CliRunner().invoke(main, ["run", str(path), "--device", "cuda", "--warmup", "batch=3"])
+    assert result.exit_code == 2 and "no input or size 'batch'" in result.output
+
+
+def test_attention_has_a_choice_too(gpu, clock, monkeypatch):
+    proto = model(
+        [node("Attention", ["q", "k", "v"], ["y"], q_num_heads=2, kv_num_heads=2)],
+        {n: (np.float16, [1, 96, 64]) for n in "qkv"},
+        ["y"],
+    ).SerializeToString()
+    m = accord.load(proto, device="cuda", tuning="off")
+    choice = choice_of(m)
+    assert len(choice.ways()) > 1
+    q, k, v = RNG.standard_normal((3, 1, 96, 64)).astype(np.float16)
+    expected = accord.load(proto)(q, k, v)[0]
+    for way in choice.ways():
+        choices.remember(choice, choices.Outcome(way, {}, {}, {}))
+        backend.generation += 1
+        for _ in range(4):
+            np.testing.assert_allclose(m(q, k, v)[0], expected, atol=2e-3)
+    choices._OUTCOMES.clear()
+    assert outcome_of(choice).way == choice.ways()[-1]
+    with tuner._Bench(gpu, choice.operands()) as bench:
+        monkeypatch.setattr(gpu, "seconds", lambda begin, end: 1.0)
+        outcome = bench.measured(tuner._Problem(choice), tuner.Gate(), bool)
+    assert outcome.way == choice.rule and not outcome.refused

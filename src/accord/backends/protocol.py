@@ -167,6 +167,10 @@ class ChosenLaunch(ABC):
     def __call__(self, sizes: Sequence[int]) -> Launch:
         """The launch for these sizes; none where they were :meth:`bound`."""
 
+    def facts(self) -> dict[str, Any] | None:
+        """For people: "way" and "rule", "seconds" by way and why a way was "refused"; None if sizes are not known."""
+        return None
+
     @abstractmethod
     def bound(self, sizes: Sequence[int]) -> Callable[[Sequence[int]], Launch]:
         """The same for these sizes; another launch where they leave no choice."""

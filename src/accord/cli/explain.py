@@ -76,7 +76,16 @@ def command(
 
     Nothing is run. Memory is planned for the shapes given.
     """
-    from accord.cli.placed import backend_counts, chosen, copies, fallback_text, fallbacks, rounded
+    from accord.cli.placed import (
+        backend_counts,
+        chosen,
+        copies,
+        draw_measured,
+        fallback_text,
+        fallbacks,
+        measured,
+        rounded,
+    )
 
     if rule is not None:
         check_rule("--rule", rule)
@@ -104,6 +113,7 @@ def command(
         "precision": rounded(plan),
         "wide": [{"node": s.node, "op": s.op, "reason": str(s.reason)} for s in log.skipped if s.rule == "store-half"],
         "tuned": chosen(plan, dict(compiled.options.choices or ())),
+        "ways": measured(compiled.choices([memory["shapes"]] if memory else ())),
         "copies": copies(plan),
         "memory": memory,
         "dumped": stages.written,
@@ -130,6 +140,8 @@ def command(
         if data["tuned"]:
             by_tuning = [(t["node"], t["op"], t["alternative"], t["rule"]) for t in data["tuned"]]
             table(console, "Kernels chosen by accord tune", ("node", "operator", "alternative", "by rule"), by_tuning)
+        if data["ways"]:
+            draw_measured(console, data["ways"])
         if memory is None:
             line(console, "Memory: the model leaves shapes open; --shape gives them")
         else:

@@ -237,6 +237,20 @@ class Executor:
             wait: Return when it is done.
         """
         found: dict[str, list[ChosenLaunch]] = {}
+        for step, launch in self.choices(keys):
+            found.setdefault(step.placement.backend, []).append(launch)
+        for backend, launches in found.items():
+            self.backends[backend].tune(launches, wait=wait)
+        for child in self.children.values():
+            child.tune(wait=wait)
+
+    def choices(self, keys: Sequence[tuple[int, ...]] = ()) -> list[tuple[Step, ChosenLaunch]]:
+        """The launches between whose ways there is a choice, with their steps.
+
+        Args:
+            keys: Values of the plan's symbols; without any, those whose sizes are known.
+        """
+        found: list[tuple[Step, ChosenLaunch]] = []
         evaluated = [self.plan.sizes(key).steps for key in keys]
         for index, step in enumerate(self.plan.steps):
             start = 0
@@ -245,13 +259,9 @@ class Executor:
                 if isinstance(phase.launch, ChosenLaunch):
                     sizes = [e[index][start:stop] for e in evaluated if index in e] if phase.dims else [()]
                     bound = [phase.launch.bound(s) for s in sizes]
-                    own = found.setdefault(step.placement.backend, [])
-                    own += [b for b in bound if isinstance(b, ChosenLaunch)]
+                    found += [(step, b) for b in bound if isinstance(b, ChosenLaunch)]
                 start = stop
-        for backend, launches in found.items():
-            self.backends[backend].tune(launches, wait=wait)
-        for child in self.children.values():
-            child.tune(wait=wait)
+        return found
 
     def key(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Values of the plan's symbols for these inputs.

@@ -15,13 +15,13 @@ import numpy as np
 
 from accord.backends.discovery import backend_named, backends_for, own_backend
 from accord.backends.memory import DeviceArray, Memory
-from accord.backends.protocol import StoredCodeError, ViewKernel
+from accord.backends.protocol import ChosenLaunch, StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
 from accord.ir import dims as D
 from accord.ir.compute import content_symbol
 from accord.ir.dims import Dim, DimLike
 from accord.model.limits import Limits
-from accord.plan.plan import Plan
+from accord.plan.plan import Plan, Step
 from accord.plan.types import TensorType, ValueType
 from accord.runtime.binding import Binding
 from accord.runtime.executor import Executor
@@ -472,6 +472,15 @@ class Model:
             and array.flags.writeable
             and not any(np.may_share_memory(array, other) for other in inputs if isinstance(other, np.ndarray))
         )
+
+    def choices(self, shapes: Sequence[Mapping[str, Any]] = ()) -> list[tuple[Step, ChosenLaunch]]:
+        """The kernels that can be started in several ways, where sizes are known or given as for :meth:`warm_up`."""
+        found: list[tuple[Step, ChosenLaunch]] = [] if shapes else self._first.executor.choices()
+        for given in shapes:
+            values = self._match((), self._example(given))
+            executor = self._executor_for(values)
+            found += executor.choices([executor.key(values)])
+        return found
 
     def trim(self) -> int:
         """Give memory that no run uses back to the system; returns the number of bytes."""

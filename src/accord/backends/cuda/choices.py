@@ -218,6 +218,21 @@ class BoundLaunch(ChosenLaunch):
         del sizes
         return self.choice.launch(self.number)
 
+    def facts(self) -> dict[str, Any] | None:
+        """See :class:`~accord.backends.protocol.ChosenLaunch`; told by the first phase of a choice."""
+        if self.number:
+            return None
+        outcome = outcome_of(self.choice)
+        rule = name_of(self.choice.rule)
+        if outcome is None:
+            return {"way": rule, "rule": rule, "seconds": {}, "refused": {}}
+        return {
+            "way": name_of(outcome.way),
+            "rule": rule,
+            "seconds": dict(outcome.seconds),
+            "refused": dict(outcome.refused),
+        }
+
     def bound(self, sizes: Sequence[int]) -> BoundLaunch:
         """Itself."""
         del sizes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import math
 import statistics
 import threading
@@ -329,7 +330,7 @@ class _Bench:
 
     def _filled(self, operand: Operand, copies: int, stream: Any) -> list[int]:
         """Addresses of memory with random elements."""
-        pattern = _random(operand)
+        pattern = _random(operand.dtype)[: operand.count]
         found = []
         for _ in range(copies):
             nbytes = _nbytes(operand)
@@ -407,14 +408,13 @@ def _nbytes(operand: Operand) -> int:
     return operand.count * _dtype(operand.dtype).itemsize
 
 
-def _random(operand: Operand) -> np.ndarray[Any, Any]:
+@functools.cache
+def _random(dtype: str) -> np.ndarray[Any, Any]:
     """Elements of both signs, of which none is large."""
     rng = np.random.default_rng(0)
-    count = min(operand.count, _PATTERN)
-    dtype = _dtype(operand.dtype)
-    if dtype.kind in "iub":
-        return rng.integers(0, 2, count).astype(dtype)
-    return rng.uniform(-1, 1, count).astype(np.float32).astype(dtype)
+    if _dtype(dtype).kind in "iub":
+        return rng.integers(0, 2, _PATTERN).astype(_dtype(dtype))
+    return rng.uniform(-1, 1, _PATTERN).astype(np.float32).astype(_dtype(dtype))
 
 
 def _agree(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
