@@ -332,13 +332,13 @@ def test_the_command_line_warms_up(gpu, clock, tmp_path):
     path.write_bytes(product("n"))
     (ways,) = run_cli("tune", str(path), "--shape", "n=7")["ways"]
     assert ways["seconds"]
-    run_cli("run", str(path), "--warmup", "n=3", "--warmup", "x=5x64", "--shape", "n=3")
+    run_cli("run", str(path), "--tuning", "full", "--warmup", "n=3", "--warmup", "x=5x64", "--shape", "n=3")
     assert sum(o is not None for o in choices._OUTCOMES.values()) == 3
     result = CliRunner().invoke(main, ["run", str(path), "--device", "cuda", "--warmup", "batch=3"])
     assert result.exit_code == 2 and "no input or size 'batch'" in result.output
 
 
-def test_attention_has_a_choice_too(gpu, clock, monkeypatch):
+def test_attention_has_a_choice_too(gpu, monkeypatch):
     proto = model(
         [node("Attention", ["q", "k", "v"], ["y"], q_num_heads=2, kv_num_heads=2)],
         {n: (np.float16, [1, 96, 64]) for n in "qkv"},
