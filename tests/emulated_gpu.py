@@ -67,10 +67,12 @@ class EmulatedDevice:
     def stream(self) -> Any:
         return SimpleNamespace()
 
+    take_stream = stream
+
     def wait(self, stream: Any) -> None:
         pass
 
-    end_stream = end_event = wait
+    end_event = give_stream = wait
 
     @contextmanager
     def capturing(self, stream: Any):

@@ -16,6 +16,7 @@ from accord.backends.cuda import backend, choices, tuner
 from accord.backends.cuda.choices import BoundLaunch, name_of, outcome_of
 from accord.cli import main
 from accord.errors import AccordError, CompileError, InputError
+from accord.runtime.warm import tune
 from builders import model, node
 
 F = np.float32
@@ -211,7 +212,7 @@ def test_nothing_is_left_on_the_device(gpu, clock):
     m = accord.load(product(), device="cuda", tuning="off")
     check(m)
     before = set(gpu.blocks)
-    m._first.executor.tune(wait=True)
+    tune(m.executor, wait=True)
     assert set(gpu.blocks) == before
     assert gpu.gate is None
 

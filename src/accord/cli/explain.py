@@ -113,7 +113,7 @@ def command(
         "precision": rounded(plan),
         "wide": [{"node": s.node, "op": s.op, "reason": str(s.reason)} for s in log.skipped if s.rule == "store-half"],
         "tuned": chosen(plan, dict(compiled.options.choices or ())),
-        "ways": measured(compiled.choices([memory["shapes"]] if memory else ())),
+        "ways": measured(compiled, memory and memory["shapes"]),
         "copies": copies(plan),
         "memory": memory,
         "dumped": stages.written,

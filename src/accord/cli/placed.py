@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from accord.backends.protocol import ChosenLaunch, NativeKernel
+from accord.backends.protocol import NativeKernel
 from accord.cli.common import seconds_text, table
-from accord.plan.plan import Plan, Step, all_steps
+from accord.plan.plan import Plan, all_steps
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from accord.runtime.model import Model
 
 __all__ = [
     "backend_counts",
@@ -59,11 +61,20 @@ def chosen(plan: Plan, choices: Mapping[str, str]) -> list[dict[str, str]]:
     ]
 
 
-def measured(choices: Sequence[tuple[Step, ChosenLaunch]]) -> list[dict[str, Any]]:
-    """Each kernel that can be started in several ways, and what is known of them."""
+def measured(model: Model, shapes: Mapping[str, Sequence[int]] | None) -> list[dict[str, Any]]:
+    """Each kernel that can be started in several ways, and what is known of them.
+
+    Args:
+        model: The model.
+        shapes: Of its inputs; None: kernels whose sizes depend on them are left out.
+    """
+    from accord.runtime.warm import choices
+
+    env = None if shapes is None else model.environment(shapes)
+    keys = [] if env is None else [tuple(env[s] for s in model.plan.symbols)]
     return [
         {"node": step.placement.node, "op": step.placement.op, **facts}
-        for step, launch in choices
+        for step, launch in choices(model.executor, keys)
         if (facts := launch.facts()) is not None
     ]
 

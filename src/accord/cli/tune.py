@@ -56,7 +56,10 @@ def command(
     Loads of the same file with the same options make the same choices. Sizes that are not given are assumed. On a GPU
     it is the ways to start kernels that are measured, and what is found counts for every model with such kernels.
     """
-    if choices.device != "cpu":
+    from accord.backends.discovery import own_backend
+
+    own = own_backend(choices.device)
+    if own is not None and own.memory is not None:
         _tune_device(screen, model, given, choices)
         return
     from accord.profile.tuning import tune_with
@@ -90,7 +93,7 @@ def _tune_device(screen: Screen, path: Path, given: Given, choices: Choices) -> 
     feed = given.feed(model, screen)
     with screen.progress(f"tuning {path.name}"):
         model.warm_up([feed])
-    rows = measured(model.choices([feed]))
+    rows = measured(model, {name: value.shape for name, value in feed.items() if hasattr(value, "shape")})
 
     def draw(console: Console) -> None:
         if rows:

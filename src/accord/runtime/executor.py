@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
-from accord.backends.protocol import Backend, ChosenLaunch, HostKernel, NativeKernel, ViewKernel
+from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
 from accord.ir.compute import content_symbol
@@ -51,6 +51,7 @@ class Executor:
         self.stepwise = stepwise
         self.backends = backends
         self.device = device
+        self._memories = {b.memory.space: b.memory for b in backends.values() if b.memory is not None}
         self._lock = threading.Lock()
         self._prepared = False
         self._orders = orders_for(plan)
@@ -213,14 +214,9 @@ class Executor:
 
     def _upload(self) -> None:
         """Bring constants to the memories in which they are read."""
-        memories = {b.memory.space: b.memory for b in self.backends.values() if b.memory is not None}
-        by_space: dict[str, list[int]] = {}
-        for i in self.plan.constants:
-            space = self.plan.slots[i].space
-            if space != HOST:
-                by_space.setdefault(space, []).append(i)
-        for space, slots in by_space.items():
-            blocks = memories[space].upload_all([self.plan.constants[i] for i in slots])
+        for space, memory in self._memories.items():
+            slots = [i for i in self.plan.constants if self.plan.slots[i].space == space]
+            blocks = memory.upload_all([self.plan.constants[i] for i in slots])
             self._uploaded.update(zip(slots, blocks, strict=True))
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
@@ -229,63 +225,13 @@ class Executor:
         self._give_back(frame, arena)
         return frame, frame.arena_bytes
 
-    def tune(self, keys: Sequence[tuple[int, ...]] = (), *, wait: bool) -> None:
-        """Have the ways to start kernels measured, see :meth:`accord.backends.protocol.Backend.tune`.
-
-        Args:
-            keys: Values of the plan's symbols for which to do it too; without any, of kernels whose sizes are known.
-            wait: Return when it is done.
-        """
-        found: dict[str, list[ChosenLaunch]] = {}
-        for step, launch in self.choices(keys):
-            found.setdefault(step.placement.backend, []).append(launch)
-        for backend, launches in found.items():
-            self.backends[backend].tune(launches, wait=wait)
-        for child in self.children.values():
-            child.tune(wait=wait)
-
-    def choices(self, keys: Sequence[tuple[int, ...]] = ()) -> list[tuple[Step, ChosenLaunch]]:
-        """The launches between whose ways there is a choice, with their steps.
-
-        Args:
-            keys: Values of the plan's symbols; without any, those whose sizes are known.
-        """
-        found: list[tuple[Step, ChosenLaunch]] = []
-        evaluated = [self.plan.sizes(key).steps for key in keys]
-        for index, step in enumerate(self.plan.steps):
-            start = 0
-            for phase in step.kernel.phases if isinstance(step.kernel, NativeKernel) else ():
-                stop = start + len(phase.dims)
-                if isinstance(phase.launch, ChosenLaunch):
-                    sizes = [e[index][start:stop] for e in evaluated if index in e] if phase.dims else [()]
-                    bound = [phase.launch.bound(s) for s in sizes]
-                    found += [(step, b) for b in bound if isinstance(b, ChosenLaunch)]
-                start = stop
-        return found
-
-    def key(self, inputs: Sequence[Any]) -> tuple[int, ...]:
-        """Values of the plan's symbols for these inputs.
-
-        Raises:
-            InputError: sizes that do not fit each other.
-        """
-        return self._sizes(inputs, None)[0]
-
-    def reserve(self, keys: Sequence[tuple[int, ...]]) -> None:
-        """Make the frames for these values of the plan's symbols, and an arena that is large enough for each."""
-        memories = {b.memory.space: b.memory for b in self.backends.values() if b.memory is not None}
-        most: dict[str, int] = {}
-        arena = Arena()
-        for key in keys:
-            frame, arena = self._borrow(key, attach=False)
-            for space, nbytes in ((HOST, frame.arena_bytes), *frame.space_bytes.items()):
-                most[space] = max(most.get(space, 0), nbytes)
-            self._give_back(frame, arena)
-        for space, nbytes in most.items():
-            if space == HOST:
-                arena.ensure(nbytes)
-            else:
-                arena.ensure_in(memories[space], nbytes)
+    def grow(self, nbytes: Mapping[str, int]) -> None:
+        """Have an arena with so much room, by space, for the next run."""
+        with self._lock:
+            self._arenas = self._arenas or [Arena()]
+            self._arenas[-1].ensure(nbytes.get(HOST, 0))
+            for space, memory in self._memories.items():
+                self._arenas[-1].ensure_in(memory, nbytes.get(space, 0))
 
     def held(self) -> int:
         """Bytes of the arenas that are kept, those of body graphs too."""

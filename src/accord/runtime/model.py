@@ -15,13 +15,13 @@ import numpy as np
 
 from accord.backends.discovery import backend_named, backends_for, own_backend
 from accord.backends.memory import DeviceArray, Memory
-from accord.backends.protocol import ChosenLaunch, StoredCodeError, ViewKernel
+from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
 from accord.ir import dims as D
 from accord.ir.compute import content_symbol
 from accord.ir.dims import Dim, DimLike
 from accord.model.limits import Limits
-from accord.plan.plan import Plan, Step
+from accord.plan.plan import Plan
 from accord.plan.types import TensorType, ValueType
 from accord.runtime.binding import Binding
 from accord.runtime.executor import Executor
@@ -29,7 +29,8 @@ from accord.runtime.inputs import Matcher, device_array, place_of
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options, disabled_tuple, tuning_of
 from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
-from accord.runtime.tuned import Choices, as_choices, check_choices, key_with, tuned
+from accord.runtime.tuned import as_choices, check_choices, key_with, tuned
+from accord.runtime.warm import example, run_warm, tune
 from accord.runtime.watch import WATCH
 
 if TYPE_CHECKING:
@@ -85,8 +86,6 @@ class Outputs(tuple[Any, ...]):
 
 #: Sets of input shapes (and contents, where they decide) for which the choice of a variant is remembered.
 MAX_CHOICES = 256
-#: Runs with each shape of a warm-up: a graph is captured when a shape has recurred.
-_WARM_RUNS = 4
 #: Plans with more bytes of weights than this are written to disk after the model is ready.
 _WRITTEN_LATER = 256 << 20
 #: Places of inputs and outputs that are remembered.
@@ -179,7 +178,8 @@ class Model:
             if options.device != "cpu":
                 for backend in backends_for(options.device, reference_only=options.reference):
                     backend.require()
-            compiled, stored, first = self._ready(lambda: self._checked(on_stage, options.choices or ()))
+            compiled, stored, first = self._ready(lambda: self._first_compiled(on_stage))
+            check_choices(compiled.plan, options.choices or ())
             self.seconds = compiled.seconds
             nbytes = sum(a.nbytes for a in stored.plan.constants.values())
             if key is not None and (options.device != "cpu" or nbytes > _WRITTEN_LATER):
@@ -209,7 +209,7 @@ class Model:
         self._bound: dict[tuple[Hashable, ...], tuple[Executor, Binding] | None] = {}
         self._tuning = "off" if options.device == "cpu" else tuning_of(options)
         if self._tuning != "off":
-            first.executor.tune(wait=self._tuning == "full")
+            tune(first.executor, wait=self._tuning == "full")
         if warmup:
             self.warm_up(warmup)
 
@@ -226,37 +226,13 @@ class Model:
             InputError: as for a call, or a shape is missing.
             ExecutionError: the model cannot run with zeros; give arrays.
         """
-        feeds = [self._match((), self._example(given)) for given in shapes]
-        by_executor: dict[int, tuple[Executor, list[Sequence[Any]]]] = {}
-        for values in feeds:
+        by_executor: dict[int, tuple[Executor, list[list[Any]]]] = {}
+        for given in shapes:
+            values = self._match((), example(self.plan, given))
             executor = self._executor_for(values)
             by_executor.setdefault(id(executor), (executor, []))[1].append(values)
-        for executor, own in by_executor.values():
-            keys = [executor.key(values) for values in own]
-            if self._tuning != "off":
-                executor.tune(keys, wait=True)
-            executor.reserve(keys)
-            for inputs in own:
-                for _ in range(_WARM_RUNS):
-                    executor.run(inputs)
-
-    def _example(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Inputs of the shapes given."""
-        found = dict(given)
-        for i in self.plan.inputs:
-            slot = self.plan.slots[i]
-            shape = given.get(slot.name, slot.shape)
-            if (
-                slot.dtype is None
-                or not isinstance(shape, (list, tuple))
-                or (slot.name not in given and i in self.plan.defaults)
-            ):
-                continue
-            if not D.is_known(shape):
-                expected = f"{len(shape)} sizes: [{', '.join(map(str, shape))}]"
-                raise InputError("its shape is needed for a warm-up", value=slot.name, expected=expected)
-            found[slot.name] = np.full(shape, "", object) if slot.dtype.hasobject else np.zeros(shape, slot.dtype)
-        return found
+        for executor, feeds in by_executor.values():
+            run_warm(executor, feeds, measure=self._tuning != "off")
 
     def _ready(self, compiled: Callable[[], Compiled]) -> tuple[Compiled, StoredModel, _Variant]:
         """What ``compiled`` makes, as it is stored, and ready to run."""
@@ -267,12 +243,6 @@ class Model:
             variant = _Variant.of(stored)
         assert variant is not None  # only machine code that others have compiled can be gone
         return made, stored, variant
-
-    def _checked(self, on_stage: StageHook | None, choices: Choices) -> Compiled:
-        """Compiled, if there are such choices."""
-        compiled = self._first_compiled(on_stage)
-        check_choices(compiled.plan, choices)
-        return compiled
 
     def _first_compiled(self, on_stage: StageHook | None) -> Compiled:
         """Compiled for the sizes that are likely; for any, if a wrong guess leads to a contradiction."""
@@ -324,6 +294,11 @@ class Model:
         """Whether the file is still the one that was loaded: what is compiled from it now is kept under its name."""
         key = model_key(self._source, self.options)
         return key is not None and key_with(key, self.options.choices or ()) == self._key
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the plan; for tools."""
+        return self._first.executor
 
     def executor_for(self, inputs: Mapping[str, Any]) -> tuple[Executor, list[Any]]:
         """What runs for these inputs, and the inputs as it takes them; for tools that watch runs.
@@ -473,15 +448,6 @@ class Model:
             and not any(np.may_share_memory(array, other) for other in inputs if isinstance(other, np.ndarray))
         )
 
-    def choices(self, shapes: Sequence[Mapping[str, Any]] = ()) -> list[tuple[Step, ChosenLaunch]]:
-        """The kernels that can be started in several ways, where sizes are known or given as for :meth:`warm_up`."""
-        found: list[tuple[Step, ChosenLaunch]] = [] if shapes else self._first.executor.choices()
-        for given in shapes:
-            values = self._match((), self._example(given))
-            executor = self._executor_for(values)
-            found += executor.choices([executor.key(values)])
-        return found
-
     def trim(self) -> int:
         """Give memory that no run uses back to the system; returns the number of bytes."""
         self._bound.clear()
@@ -490,6 +456,22 @@ class Model:
     def held(self) -> dict[str, int]:
         """What is kept between runs: "plans", and "bytes" of memory for intermediate values."""
         return {"plans": len(self._variants), "bytes": sum(v.executor.held() for v in self._variants)}
+
+    def environment(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Values of the plan's symbols for inputs of these shapes.
+
+        Raises:
+            InputError: a size stays unknown.
+        """
+        probes = []
+        for i in self.plan.inputs:
+            slot = self.plan.slots[i]
+            declared = slot.shape or ()
+            shape = shapes.get(slot.name, [d for d in declared if isinstance(d, int)])
+            if len(shape) != len(declared):
+                raise InputError("its shape is needed", value=slot.name, expected=f"{len(declared)} sizes")
+            probes.append(np.broadcast_to(np.zeros((), slot.dtype), tuple(shape)))
+        return self._first.executor.environment(probes)
 
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Memory that a run with inputs of these shapes needs, without running.
@@ -505,16 +487,7 @@ class Model:
             InputError: a size stays unknown.
         """
         plan = self.plan
-        probes = []
-        for i in plan.inputs:
-            slot = plan.slots[i]
-            declared = slot.shape or ()
-            shape = shapes.get(slot.name, [d for d in declared if isinstance(d, int)])
-            if len(shape) != len(declared):
-                raise InputError("its shape is needed", value=slot.name, expected=f"{len(declared)} sizes")
-            probes.append(np.broadcast_to(np.zeros((), slot.dtype), tuple(shape)))
-        executor = self._first.executor
-        frame, arena = executor.memory(executor.environment(probes))
+        frame, arena = self._first.executor.memory(self.environment(shapes))
         unshared = 0
         for i, s in enumerate(plan.slots):
             if i in frame.sizes.shapes and s.first >= 0 and s.dtype is not None:

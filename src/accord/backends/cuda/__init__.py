@@ -171,7 +171,7 @@ class CudaBackend(Backend):
         return Tuner(self.gpu, found)
 
     def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
-        """Launches on a stream of its own; what is compiled nowhere yet is compiled now, several at a time."""
+        """Launches; what is compiled nowhere yet is compiled now, several at a time."""
         from accord.backends.cuda.program import CudaProgram
 
         del threads

@@ -195,7 +195,6 @@ class CudaProgram(Program):
     def __init__(self, gpu: Device, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> None:
         self._gpu = gpu
         gpu.enter()
-        self._stream = gpu.stream()
         self._singles: list[_Kernel | _Copy] = []
         self._parts: list[_Part | _Copy] = []
         waiting: list[tuple[_Kernel, Array]] = []
@@ -215,9 +214,6 @@ class CudaProgram(Program):
             waiting.append((kernel, table))
         self._close(waiting)
 
-    def __del__(self) -> None:
-        self._gpu.end_stream(self._stream)
-
     def _close(self, waiting: list[tuple[_Kernel, Array]]) -> None:
         if waiting:
             self._parts.append(_Part(self._gpu, [k for k, _ in waiting], [t for _, t in waiting]))
@@ -233,9 +229,13 @@ class CudaProgram(Program):
 
     def _run(self) -> int:
         self._gpu.enter()
-        for part in self._parts:
-            part.start(self._stream)
-        self._gpu.wait(self._stream)
+        stream = self._gpu.take_stream()
+        try:
+            for part in self._parts:
+                part.start(stream)
+            self._gpu.wait(stream)
+        finally:
+            self._gpu.give_stream(stream)
         return self._refused() if self._checked else -1
 
     def _refused(self) -> int:
@@ -255,11 +255,17 @@ class CudaProgram(Program):
         """
         gpu = self._gpu
         gpu.enter()
+        stream = gpu.take_stream()
         events = [gpu.event() for _ in range(len(self._singles) + 1)]
-        gpu.record(events[0], self._stream)
-        for single, event in zip(self._singles, events[1:], strict=True):
-            single.start(self._stream)
-            gpu.record(event, self._stream)
-        gpu.wait(self._stream)
-        seconds[:] = [gpu.seconds(a, b) for a, b in itertools.pairwise(events)]
+        try:
+            gpu.record(events[0], stream)
+            for single, event in zip(self._singles, events[1:], strict=True):
+                single.start(stream)
+                gpu.record(event, stream)
+            gpu.wait(stream)
+            seconds[:] = [gpu.seconds(a, b) for a, b in itertools.pairwise(events)]
+        finally:
+            for event in events:
+                gpu.end_event(event)
+            gpu.give_stream(stream)
         return self._refused() if self._checked else -1
