@@ -15,13 +15,14 @@ import json
 import math
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from gpu_timing import median_us
 
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
@@ -166,31 +167,6 @@ def prepared(p: Problem, tile: Tile, architecture: int) -> list[Any] | str:
 # on the device
 
 
-def median_us(calls: Sequence[Callable[[], Any]]) -> float:
-    """Microseconds of one call, as the median over replays of a graph."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        calls[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for i in range(LAUNCHES):
-            calls[i % len(calls)]()
-    times = []
-    for i in range(REPLAYS + 2):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        if i >= 2:
-            times.append(start.elapsed_time(end) * 1e3 / LAUNCHES)
-    return statistics.median(times)
-
-
 class Inputs:
     """One set of tensors of a problem: PyTorch's, and those with the same content that the kernel reads."""
 
@@ -272,8 +248,10 @@ def measured(p: Problem, tried: Sequence[tuple[Tile, Any]]) -> dict[str, Any]:
     size = sum(t.numel() * t.element_size() for t in (first.a, first.b, first.out))
     sets = [first, *(Inputs(p) for _ in range(min(SETS, -(-ROTATED // size)) - 1))]
     row: dict[str, Any] = {"problem": p.name, "count": p.count, "flops": p.flops, "tiles": {}}
-    row["torch"] = median_us([lambda i=i: i.peer(whole=False) for i in sets])
-    row["torch with activation"] = median_us([lambda i=i: i.peer() for i in sets]) if p.activation else row["torch"]
+    row["torch"] = median_us([lambda i=i: i.peer(whole=False) for i in sets], LAUNCHES, REPLAYS)
+    row["torch with activation"] = row["torch"]
+    if p.activation:
+        row["torch with activation"] = median_us([lambda i=i: i.peer() for i in sets], LAUNCHES, REPLAYS)
     for tile, made in tried:
         if isinstance(made, str):
             row["tiles"][shown(tile)] = made
@@ -284,7 +262,8 @@ def measured(p: Problem, tried: Sequence[tuple[Tile, Any]]) -> dict[str, Any]:
         calls[0]()
         torch.cuda.synchronize()
         error = first.error()
-        row["tiles"][shown(tile)] = median_us(calls) if error < 4e-3 else f"wrong: relative error {error:.1e}"
+        good = error < 4e-3
+        row["tiles"][shown(tile)] = median_us(calls, LAUNCHES, REPLAYS) if good else f"wrong: error {error:.1e}"
         row["error"] = max(row.get("error", 0.0), error)
         row["spills"] = max(row.get("spills", 0), *(b.resources.spills or 0 for _, b in made))
     times = {name: us for name, us in row["tiles"].items() if isinstance(us, float)}

@@ -1,86 +1,108 @@
-"""What a device keeps, with a driver that only counts; no GPU is needed."""
+"""What the device calls of the driver, on a driver that only notes it."""
 
 from __future__ import annotations
 
-import gc
-import threading
-from types import SimpleNamespace
-from weakref import WeakMethod, WeakValueDictionary
+import ctypes
+import enum
 
 import pytest
 
 from accord.backends.cuda import driver
-from accord.backends.cuda.driver import Device, Graph
+from accord.errors import ExecutionError
+
+P, U = ctypes.c_void_p, ctypes.c_uint
+#: Functions that are called by their addresses, with the types that CUDA's header gives them.
+ENTRIES = {
+    "cuCtxSetCurrent": (P,),
+    "cuStreamSynchronize": (P,),
+    "cuGraphLaunch": (P, P),
+    "cuLaunchKernel": (P, U, U, U, U, U, U, U, P, P, P),
+}
+
+
+class Status(enum.IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+
+
+class Numbers:
+    """An enumeration whose members are all 6."""
+
+    def __getattr__(self, name):
+        return 6
+
+
+class FakeDriver:
+    """Stands for ``cuda.bindings.driver``."""
+
+    CUresult = Status
+
+    def __init__(self):
+        self.called = []
+        self.status = 0
+        self.kept = {name: self._entry(name, types) for name, types in ENTRIES.items()}
+
+    def _entry(self, name, types):
+        def noted(*arguments):
+            self.called.append((name, *arguments))
+            return self.status
+
+        return ctypes.CFUNCTYPE(ctypes.c_int, *types)(noted)
+
+    def cuGetProcAddress(self, name, version, flags):  # noqa: N802
+        assert (version, flags) == (driver.OLDEST_DRIVER, 0)
+        return 0, ctypes.cast(self.kept[name.decode()], P).value, None
+
+    def __getattr__(self, name):
+        if not name.startswith("cu"):
+            return Numbers()
+        results = {
+            "cuDriverGetVersion": 13000,
+            "cuDeviceGetCount": 1,
+            "cuDeviceGetName": b"fake\0\0",
+            "cuDeviceGetAttribute": 9,
+            "cuDevicePrimaryCtxRetain": 7,
+        }
+        return lambda *_: (0, *([results[name]] if name in results else [0] if "Get" in name else []))
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    """A device without its constructor; ``done`` lists what was asked of the driver."""
-    device = Device.__new__(Device)
-    device.ordinal, device.lost = 0, None
-    device._lock = threading.Lock()
-    device._functions = WeakValueDictionary()
-    device._graphs = []
-    device._driver = SimpleNamespace(
-        CUfunction_attribute=SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
-    )
-    device.done = []
-
-    def call(name, *given):
-        device.done.append((name, given[0]))
-        return len(device.done)
-
-    device.call = call
-    device.enter = lambda: None
-    monkeypatch.setattr(driver, "_GRAPH_KERNELS", 100)
-    return device
+def fake(monkeypatch):
+    made = FakeDriver()
+    monkeypatch.setattr(driver, "bindings", lambda: made)
+    return made
 
 
-class Owner:
-    def __init__(self):
-        self.graphs = {}
-
-    def drop(self, key):
-        self.graphs.pop(key, None)
-
-
-def captured(gpu, owner, key, kernels, used):
-    graph = owner.graphs[key] = Graph(gpu, key, [None] * kernels)
-    graph.used = used
-    gpu.keep(graph, WeakMethod(owner.drop), key)
-
-
-def test_graphs_used_longest_ago_go_where_there_are_too_many(gpu):
-    owner, other = Owner(), Owner()
-    captured(gpu, owner, b"a", 40, 3.0)
-    captured(gpu, other, b"b", 40, 1.0)
-    captured(gpu, owner, b"c", 20, 2.0)
-    assert not gpu.done
-    captured(gpu, other, b"d", 50, 4.0)
-    assert list(owner.graphs) == [b"a"] and list(other.graphs) == [b"d"]
-    assert gpu.done == [("cuGraphExecDestroy", b"b"), ("cuGraphExecDestroy", b"c")]
-    del owner  # whatever else ends a graph makes room too
-    gc.collect()
-    captured(gpu, other, b"e", 50, 5.0)
-    assert list(other.graphs) == [b"d", b"e"]
+def test_calls_of_a_run_have_the_arguments_of_cudas_header(fake):
+    gpu = driver.Device(0)
+    gpu.enter()
+    gpu.replay(0x1234567890, 5)
+    gpu.wait(5)
+    gpu.wait(0)
+    gpu.launch(driver.Function(0xABCDEF012345, 128, 4096), (2, 3, 4), 0x7F0000000000, 5)
+    assert fake.called == [
+        ("cuCtxSetCurrent", 7),
+        ("cuGraphLaunch", 0x1234567890, 5),
+        ("cuStreamSynchronize", 5),
+        ("cuStreamSynchronize", None),
+        ("cuLaunchKernel", 0xABCDEF012345, 2, 3, 4, 128, 1, 1, 4096, 5, 0x7F0000000000, None),
+    ]
 
 
-def test_a_graph_that_is_too_large_is_kept_alone(gpu):
-    owner = Owner()
-    captured(gpu, owner, b"a", 40, 1.0)
-    captured(gpu, owner, b"b", 400, 2.0)
-    assert list(owner.graphs) == [b"b"]
-
-
-def test_kernels_are_unloaded_with_their_last_user(gpu):
-    first, second = (gpu.function(b"cubin", "name", 128, 0) for _ in range(2))
-    assert first is second
-    assert [name for name, _ in gpu.done].count("cuLibraryLoadData") == 1
-    graph = Graph(gpu, b"g", [SimpleNamespace(function=first)])
-    del first, second
-    assert "cuLibraryUnload" not in dict(gpu.done)
-    gpu.done.clear()
-    del graph
-    assert [name for name, _ in gpu.done] == ["cuGraphExecDestroy", "cuLibraryUnload"]
-    gpu.function(b"cubin", "name", 128, 0)
-    assert gpu.done[-1][0] == "cuLibraryUnload"
+def test_an_error_of_the_driver_is_raised_by_whatever_call_meets_it(fake):
+    gpu = driver.Device(0)
+    fake.status = Status.CUDA_ERROR_NOT_READY
+    with pytest.raises(ExecutionError, match="cuGraphLaunch failed: CUDA_ERROR_NOT_READY"):
+        gpu.replay(1, 2)
+    assert gpu.lost is None
+    fake.status = Status.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(MemoryError, match="GPU 0"):
+        gpu.launch(driver.Function(1, 32, 0), (1, 1, 1), 0, 2)
+    fake.status = Status.CUDA_ERROR_ILLEGAL_ADDRESS
+    with pytest.raises(ExecutionError, match="GPU 0 is lost"):
+        gpu.wait(2)
+    fake.status = 0
+    with pytest.raises(ExecutionError, match="ILLEGAL_ADDRESS"):
+        gpu.enter()

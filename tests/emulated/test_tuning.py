@@ -214,6 +214,7 @@ def test_nothing_is_left_on_the_device(gpu, clock):
     before = set(gpu.blocks)
     tune(m.executor, wait=True)
     assert set(gpu.blocks) == before
+    backend._tuner.stop()
     assert gpu.gate is None
 
 

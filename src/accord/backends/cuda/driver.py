@@ -58,19 +58,18 @@ class Function:
         handle: The driver's.
         threads: Of a block.
         shared: Bytes of dynamic shared memory.
+        unload: Called when nobody has it any more.
     """
 
-    def __init__(self, gpu: Device, library: Any, handle: int, threads: int, shared: int) -> None:
-        self._gpu = gpu
-        self._library = library
+    def __init__(self, handle: int, threads: int, shared: int, unload: Callable[[], None] | None = None) -> None:
         self.handle = handle
         self.threads = threads
         self.shared = shared
+        self._unload = unload
 
     def __del__(self) -> None:
-        if self._gpu.lost is None:
-            self._gpu.enter()
-            self._gpu.call("cuLibraryUnload", self._library)
+        if self._unload is not None:
+            self._unload()
 
 
 class Graph:
@@ -363,8 +362,14 @@ class Device:
                 if shared > 48 << 10:  # more than every architecture gives unasked
                     most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     self.call("cuFuncSetAttribute", handle, most, shared)
-                found = self._functions[key] = Function(self, library, handle, threads, shared)
+                unload = functools.partial(self._unload, library)
+                found = self._functions[key] = Function(handle, threads, shared, unload)
             return found
+
+    def _unload(self, library: Any) -> None:
+        if self.lost is None:
+            self.enter()
+            self.call("cuLibraryUnload", library)
 
     def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:
         """Start a kernel.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from accord.backends.cuda.choices import Chosen
-from accord.backends.cuda.code import hints_of
+from accord.backends.cuda.code import KernelText, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
@@ -95,14 +95,17 @@ def _native(
     """
     known = [d for d in dims if isinstance(d, int)]
     hints, room = hints_of(dims), 0
-    if len(known) == len(dims):
-        choice = contraction_choice(kernel, hints, weights, None, known)
-        room = 0 if choice is None else choice.room
+    texts: tuple[KernelText, KernelText] = kernel, kernel.parts
+    choice = contraction_choice(kernel, hints, weights, None, known) if len(known) == len(dims) else None
+    if choice is not None:
+        room = choice.room
+        multiplying, adding = choice.started(choice.rule)
+        texts = multiplying.kernel, adding.kernel
     problem = functools.partial(contraction_choice, kernel, hints, weights, room)
     operands = (*range(2 + extras), 2 + extras, 3 + extras if room else 2 + extras)
-    phases = [Phase(kernel, operands, dims, Chosen(problem, 0))]
+    phases = [Phase(texts[0], operands, dims, Chosen(problem, 0))]
     if room:
-        phases.append(Phase(kernel.parts, operands, dims, Chosen(problem, 1)))
+        phases.append(Phase(texts[1], operands, dims, Chosen(problem, 1)))
     return NativeKernel(name, tuple(phases), reads, constants, workspace=room, flops=flops)
 
 
