@@ -143,6 +143,12 @@ def parts(ort: Path | None) -> dict[str, Part]:
             ("pytest", "xdist"),
             figures=_counts,
         ),
+        "threads": Part(
+            "four threads on one session",
+            [python, "scripts/gpu_threads.py", "--seconds", "20"],
+            120,
+            ("onnx", "triton"),
+        ),
         **{t: _sanitized(t, max(1, cores // 2)) for t in ("memcheck", "racecheck", "initcheck", "synccheck")},
         "models": Part(
             "models beside PyTorch and ONNX Runtime",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,7 +61,6 @@ class FakeDriver:
             return Numbers()
         results = {
             "cuDriverGetVersion": 13000,
-            "cuDeviceGetCount": 1,
             "cuDeviceGetName": b"fake\0\0",
             "cuDeviceGetAttribute": 9,
             "cuDevicePrimaryCtxRetain": 7,
@@ -72,6 +72,7 @@ class FakeDriver:
 def fake(monkeypatch):
     made = FakeDriver()
     monkeypatch.setattr(driver, "bindings", lambda: made)
+    monkeypatch.setattr(driver, "count", lambda: 1)
     return made
 
 
@@ -81,13 +82,13 @@ def test_calls_of_a_run_have_the_arguments_of_cudas_header(fake):
     gpu.replay(0x1234567890, 5)
     gpu.wait(5)
     gpu.wait(0)
-    gpu.launch(driver.Function(0xABCDEF012345, 128, 4096), (2, 3, 4), 0x7F0000000000, 5)
+    gpu.launch(driver.Function(0xABCDEF012345, (128, 2, 1), 4096), (2, 3, 4), 0x7F0000000000, 5)
     assert fake.called == [
         ("cuCtxSetCurrent", 7),
         ("cuGraphLaunch", 0x1234567890, 5),
         ("cuStreamSynchronize", 5),
         ("cuStreamSynchronize", None),
-        ("cuLaunchKernel", 0xABCDEF012345, 2, 3, 4, 128, 1, 1, 4096, 5, 0x7F0000000000, None),
+        ("cuLaunchKernel", 0xABCDEF012345, 2, 3, 4, 128, 2, 1, 4096, 5, 0x7F0000000000, None),
     ]
 
 
@@ -99,10 +100,44 @@ def test_an_error_of_the_driver_is_raised_by_whatever_call_meets_it(fake):
     assert gpu.lost is None
     fake.status = Status.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.raises(MemoryError, match="GPU 0"):
-        gpu.launch(driver.Function(1, 32, 0), (1, 1, 1), 0, 2)
+        gpu.launch(driver.Function(1, (32, 1, 1), 0), (1, 1, 1), 0, 2)
     fake.status = Status.CUDA_ERROR_ILLEGAL_ADDRESS
     with pytest.raises(ExecutionError, match="GPU 0 is lost"):
         gpu.wait(2)
     fake.status = 0
-    with pytest.raises(ExecutionError, match="ILLEGAL_ADDRESS"):
+    with pytest.raises(ExecutionError, match="illegal address"):
+        gpu.enter()
+
+
+def test_programs_of_several_blocks_are_started_as_clusters(fake):
+    started = []
+    fake.CUlaunchAttribute = lambda: SimpleNamespace(value=SimpleNamespace(clusterDim=SimpleNamespace()))
+    fake.CUlaunchConfig = SimpleNamespace
+    fake.cuLaunchKernelEx = lambda *arguments: started.append(arguments) or (0,)
+    gpu = driver.Device(0)
+    gpu.launch(driver.Function(11, (128, 1, 1), 4096, 2), (3, 4, 5), 22, 33)
+    ((config, handle, parameters, extra),) = started
+    assert (handle, parameters, extra) == (11, 22, 0)
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (6, 4, 5)
+    assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (128, 1, 1)
+    assert (config.sharedMemBytes, config.hStream, config.numAttrs) == (4096, 33, 1)
+    dim = config.attrs[0].value.clusterDim
+    assert (dim.x, dim.y, dim.z) == (2, 1, 1)
+
+
+def test_giving_back_keeps_the_threads_device_and_never_raises(fake):
+    calls = []
+    fake.cuCtxPushCurrent = lambda context: calls.append(("push", context)) or (0,)
+    fake.cuCtxPopCurrent = lambda: calls.append(("pop",)) or (0, 7)
+    fake.cuMemFree = lambda address: calls.append(("free", address)) or (fake.status,)
+    gpu = driver.Device(0)
+    gpu.free(99)
+    assert calls == [("push", 7), ("free", 99), ("pop",)]
+    fake.status = Status.CUDA_ERROR_ILLEGAL_ADDRESS
+    gpu.free(99)
+    assert gpu.lost is not None
+    calls.clear()
+    gpu.free(99)
+    assert not calls
+    with pytest.raises(ExecutionError, match="that Accord did not start"):
         gpu.enter()

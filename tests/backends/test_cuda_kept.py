@@ -11,14 +11,15 @@ import pytest
 
 from accord.backends.cuda import driver
 from accord.backends.cuda.driver import Device, Graph
+from accord.backends.cuda.loss import Losable
 
 
 @pytest.fixture
 def gpu(monkeypatch):
     """A device without its constructor; ``done`` lists what was asked of the driver."""
     device = Device.__new__(Device)
-    device.ordinal, device.lost = 0, None
-    device._lock = threading.Lock()
+    Losable.__init__(device, 0)
+    device._loading = threading.Lock()
     device._functions = WeakValueDictionary()
     device._graphs = []
     device._driver = SimpleNamespace(
@@ -30,7 +31,7 @@ def gpu(monkeypatch):
         device.done.append((name, given[0]))
         return len(device.done)
 
-    device.call = call
+    device.call = device.release = call
     device.enter = lambda: None
     monkeypatch.setattr(driver, "_GRAPH_KERNELS", 100)
     return device
@@ -73,7 +74,7 @@ def test_a_graph_that_is_too_large_is_kept_alone(gpu):
 
 
 def test_kernels_are_unloaded_with_their_last_user(gpu):
-    first, second = (gpu.function(b"cubin", "name", 128, 0) for _ in range(2))
+    first, second = (gpu.function(b"cubin", "name", (128, 1, 1), 0) for _ in range(2))
     assert first is second
     assert [name for name, _ in gpu.done].count("cuLibraryLoadData") == 1
     graph = Graph(gpu, b"g", [SimpleNamespace(function=first)])
@@ -82,5 +83,5 @@ def test_kernels_are_unloaded_with_their_last_user(gpu):
     gpu.done.clear()
     del graph
     assert [name for name, _ in gpu.done] == ["cuGraphExecDestroy", "cuLibraryUnload"]
-    gpu.function(b"cubin", "name", 128, 0)
+    gpu.function(b"cubin", "name", (128, 1, 1), 0)
     assert gpu.done[-1][0] == "cuLibraryUnload"

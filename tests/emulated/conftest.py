@@ -9,8 +9,17 @@ import os
 
 import pytest
 
+from c_library import forget_shop
+
+__all__ = ["forget_shop"]
+
 if os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore_glob = ["*.py"]
+
+
+@pytest.fixture(autouse=True)
+def _forget(forget_shop):
+    yield
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def recorder(monkeypatch, gpu, known_device):
     numbers = iter(range(1, 1 << 30))
 
     def noted(name, work, make, node=0, correlation=None):
-        if not open_ or gpu._recorded is not None:
+        if not open_ or gpu.recorded is not None:
             return work()
         begun = time.perf_counter_ns()
         result = work()

@@ -42,7 +42,7 @@ def careless_operator(gpu):
     def double(x: Tensor["float32", "N"]) -> Tensor["float32", "N"]:
         gpu.enter()
         values[0] = address
-        gpu.launch(gpu.function(cubin, "careless", 64, 0), (1, 1, 1), ctypes.addressof(addresses), 0)
+        gpu.launch(gpu.function(cubin, "careless", (64, 1, 1), 0), (1, 1, 1), ctypes.addressof(addresses), 0)
         gpu.call("cuCtxSynchronize")
         gpu.call("cuMemcpyHtoD", address, x.ctypes.data, x.nbytes)
         return 2 * x

@@ -14,10 +14,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["HOST", "Block", "DeviceArray", "Memory"]
+__all__ = ["HOST", "Block", "DeviceArray", "Memory", "MemoryFullError"]
 
 #: The space that Python reads.
 HOST = "host"
+
+
+class MemoryFullError(MemoryError):
+    """A memory has not what was asked of it.
+
+    Attributes:
+        space: Its name.
+        asked: Bytes that were asked for.
+        free: Bytes that it has.
+        total: Its size.
+    """
+
+    def __init__(self, space: str, asked: int, free: int, total: int) -> None:
+        super().__init__(space, asked, free, total)
+        self.space, self.asked, self.free, self.total = space, asked, free, total
+
+    def __str__(self) -> str:
+        return f"{self.asked:,} bytes of {self.space}, of whose {self.total:,} bytes {self.free:,} are free"
 
 
 class Block:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from accord.backends.memory import HOST, Memory
-from accord.errors import CompileError
+from accord.errors import BackendError, CompileError
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order
@@ -225,6 +225,7 @@ class NativeKernel:
         alternatives: Names of the ways to compute it, where there are several; the first is the one by rule.
         alternative: Which of them this is; "" where there is one.
         foreign: It calls a function that is not Accord's: a number that it refuses with is that function's status.
+        alignment: Bytes that its operands' addresses must be multiples of, the caller's too; a plan's are of 64.
     """
 
     name: str
@@ -239,6 +240,7 @@ class NativeKernel:
     alternatives: tuple[str, ...] = ()
     alternative: str = ""
     foreign: bool = False
+    alignment: int = 1
 
     @property
     def dims(self) -> tuple[DimLike, ...]:
@@ -267,9 +269,11 @@ class Program(ABC):
 
     Attributes:
         refusal: The number with which the last phase that refused its data did so.
+        name_of: By number of a phase its kernel and node, for people.
     """
 
     refusal: int = 0
+    name_of: Callable[[int], str] = str
 
     @abstractmethod
     def run(self) -> int:
@@ -328,6 +332,29 @@ class Backend(ABC):
     def space(self) -> str:
         """The space of native kernels' operands."""
         return HOST if self.memory is None else self.memory.space
+
+    def numbered(self, number: int) -> Backend:
+        """The same for the device of this number among those of its kind.
+
+        Raises:
+            BackendError: it serves one device only.
+        """
+        if number:
+            raise BackendError(
+                f"there is no device '{self.device}:{number}'",
+                expected=f"'{self.device}', of which there is one",
+                remedy=f"Ask for device='{self.device}'.",
+            )
+        return self
+
+    def memory_at(self, address: int) -> Memory | None:
+        """The memory of a device of this kind in which an address is."""
+        del address
+        return self.memory
+
+    def active(self) -> AbstractContextManager[None]:
+        """What is compiled and laid out inside is for this backend's device."""
+        return nullcontext()
 
     def lacking(self) -> str | None:
         """What this machine lacks to run its kernels; None: nothing. It is asked often, and nothing is started."""

@@ -84,6 +84,7 @@ def command(
         fallback_text,
         fallbacks,
         measured,
+        remarks,
         rounded,
     )
 
@@ -112,6 +113,7 @@ def command(
         "fallbacks": fallbacks(plan),
         "precision": rounded(plan),
         "wide": [{"node": s.node, "op": s.op, "reason": str(s.reason)} for s in log.skipped if s.rule == "store-half"],
+        "remarks": remarks(plan),
         "tuned": chosen(plan, dict(compiled.options.choices or ())),
         "ways": measured(compiled, memory and memory["shapes"]),
         "copies": copies(plan),
@@ -137,6 +139,9 @@ def command(
         if data["wide"]:
             rows = [(r["node"], r["op"], r["reason"]) for r in data["wide"]]
             table(console, f"What stays float32 though {compiled.options.precision} is asked for", _WIDE, rows)
+        if data["remarks"]:
+            said = [(len(r["nodes"]), r["op"], r["remark"], r["nodes"][0]) for r in data["remarks"]]
+            table(console, "How kernels compute", (">steps", "operator", "remark", "first"), said)
         if data["tuned"]:
             by_tuning = [(t["node"], t["op"], t["alternative"], t["rule"]) for t in data["tuned"]]
             table(console, "Kernels chosen by accord tune", ("node", "operator", "alternative", "by rule"), by_tuning)

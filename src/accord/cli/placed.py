@@ -24,6 +24,7 @@ __all__ = [
     "fallback_text",
     "fallbacks",
     "measured",
+    "remarks",
     "rounded",
 ]
 
@@ -51,6 +52,16 @@ def rounded(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
+def remarks(plan: Plan) -> list[dict[str, Any]]:
+    """What kernels say of how they compute, the most frequent first: operator, remark and nodes."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for step in all_steps(plan):
+        if isinstance(step.kernel, NativeKernel) and step.kernel.note:
+            found.setdefault((step.placement.op, step.kernel.note), []).append(step.placement.node)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [{"op": op, "remark": note, "nodes": nodes} for (op, note), nodes in ordered]
+
+
 def chosen(plan: Plan, choices: Mapping[str, str]) -> list[dict[str, str]]:
     """Each step whose kernel is the alternative that ``choices``, by node, asks for."""
     kernels = [(s.placement, s.kernel) for s in all_steps(plan) if isinstance(s.kernel, NativeKernel)]
@@ -72,11 +83,12 @@ def measured(model: Model, shapes: Mapping[str, Sequence[int]] | None) -> list[d
 
     env = None if shapes is None else model.environment(shapes)
     keys = [] if env is None else [tuple(env[s] for s in model.plan.symbols)]
-    return [
-        {"node": step.placement.node, "op": step.placement.op, **facts}
-        for step, launch in choices(model.executor, keys)
-        if (facts := launch.facts()) is not None
-    ]
+    with model.executor.device.active():
+        return [
+            {"node": step.placement.node, "op": step.placement.op, **facts}
+            for step, launch in choices(model.executor, keys)
+            if (facts := launch.facts()) is not None
+        ]
 
 
 def draw_measured(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -224,6 +224,7 @@ class Analyzer:
         storage: What values of a float32 model are stored in where contracts allow it: "float16", "bfloat16"; None: as
             the model says.
         choices: By name of a node, which of the alternatives of its kernel to take; others follow the rule.
+        device: What kind of device it is for; users' operators may be written differently for each.
     """
 
     def __init__(
@@ -247,6 +248,7 @@ class Analyzer:
         self.precision = "float32"
         self.storage: str | None = None
         self.choices: Mapping[str, str] = {}
+        self.device = "cpu"
 
     def infer_graph(self, nodes: Iterable[ir.Node]) -> None:
         """Write facts for all outputs of ``nodes``, which must be in topological order.
@@ -323,6 +325,7 @@ class Analyzer:
         inner.stated = self.stated
         inner.precision = self.precision
         inner.storage = self.storage
+        inner.device = self.device
         for i, parameter in enumerate(function.inputs):
             inner.facts[parameter] = self.facts.get(call.inputs[i]) if i < len(call.inputs) else UNKNOWN
         inner.infer_graph(function)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block, DeviceArray, Memory
+from accord.backends.memory import Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
@@ -26,6 +26,7 @@ from accord.runtime.binding import Binding
 from accord.runtime.frame import Arena, Frame, Segment, disagreement, orders_for
 from accord.runtime.growth import refuse_growth
 from accord.runtime.returned import ReturnedMemory
+from accord.runtime.shortage import no_memory, no_memory_for_constants, no_memory_for_run
 from accord.runtime.watch import WATCH, Running
 
 __all__ = ["Executor"]
@@ -131,7 +132,8 @@ class Executor:
             return None
         if any(not isinstance(v, DeviceArray) for v in (*inputs, *outputs.values())):
             return None
-        if any(v.space != space for v, space in zip(inputs, self._read_in, strict=True)):
+        given = [*zip(self.plan.inputs, inputs, strict=True), *((r, outputs[k]) for k, _, r, _ in self._owned)]
+        if not all(self._fits(slot, v) for slot, v in given):
             return None
         key, env = self._sizes(inputs, None)
         if self._on_frame(key, lambda frame, _: any(isinstance(segment, int) for segment in frame.segments)):
@@ -168,7 +170,7 @@ class Executor:
                 frame.release()
                 self._give_back(frame, arena)
         except MemoryError as error:
-            raise _no_memory(error) from error
+            raise no_memory_for_run(error, self.plan, key) from error
 
     def _near(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """``inputs``; those in another memory that the plan does not read there as copies in the host's."""
@@ -178,14 +180,21 @@ class Executor:
         else:
             return inputs
         found, settling = [], {}
-        for v, space in zip(inputs, self._read_in, strict=True):
-            stays = isinstance(v, DeviceArray) and v.space == space
+        for i, v, space in zip(self.plan.inputs, inputs, self._read_in, strict=True):
+            stays = isinstance(v, DeviceArray) and v.space == space and self._fits(i, v)
             found.append(v.numpy() if isinstance(v, DeviceArray) and not stays else v)
             if stays:
                 settling[space] = v.memory
         for memory in settling.values():
             memory.settle()
         return found
+
+    def _fits(self, slot: int, array: DeviceArray) -> bool:
+        """Whether the plan can have input or output ``slot`` where an array of the caller's is."""
+        far = self.plan.lent.get(slot)
+        if far is None or self.plan.slots[far].space != array.space:
+            return False
+        return array.address % self.plan.alignments.get(far, 1) == 0
 
     def _free(self, slot: int) -> bool:
         """Whether nobody needs to know what is in an input."""
@@ -205,8 +214,9 @@ class Executor:
                 kernels.setdefault(step.placement.backend, []).append(step.kernel)
             elif isinstance(step.kernel, HostKernel):
                 step.kernel.prepare()
-        for backend, found in kernels.items():
-            self.backends[backend].prepare(found)
+        with self.device.active():
+            for backend, found in kernels.items():
+                self.backends[backend].prepare(found)
         self._upload()
         for child in self.children.values():
             child.prepare()
@@ -216,7 +226,11 @@ class Executor:
         """Bring constants to the memories in which they are read."""
         for space, memory in self._memories.items():
             slots = [i for i in self.plan.constants if self.plan.slots[i].space == space]
-            blocks = memory.upload_all([self.plan.constants[i] for i in slots])
+            try:
+                blocks = memory.upload_all([self.plan.constants[i] for i in slots])
+            except MemoryError as error:
+                self._uploaded.clear()
+                raise no_memory_for_constants(error, self.plan, space) from error
             self._uploaded.update(zip(slots, blocks, strict=True))
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
@@ -224,14 +238,6 @@ class Executor:
         frame, arena = self._borrow(tuple(env[s] for s in self.plan.symbols), attach=False)
         self._give_back(frame, arena)
         return frame, frame.arena_bytes
-
-    def grow(self, nbytes: Mapping[str, int]) -> None:
-        """Have an arena with so much room, by space, for the next run."""
-        with self._lock:
-            self._arenas = self._arenas or [Arena()]
-            self._arenas[-1].ensure(nbytes.get(HOST, 0))
-            for space, memory in self._memories.items():
-                self._arenas[-1].ensure_in(memory, nbytes.get(space, 0))
 
     def held(self) -> int:
         """Bytes of the arenas that are kept, those of body graphs too."""
@@ -334,10 +340,9 @@ class Executor:
 
     def _borrow(self, key: tuple[int, ...], *, attach: bool = True) -> tuple[Frame, Arena]:
         with self._lock:
-            if self._generation != self.device.generation:
-                self._generation = self.device.generation
+            if (generation := self.device.generation) != self._generation:
+                self._generation = generation
                 self._frames.clear()
-            generation = self._generation
             free = self._frames.get(key)
             frame = free.pop() if free else None
             if free is not None:
@@ -350,10 +355,15 @@ class Executor:
         if frame is None:
             self.prepare()
             constants = {i: b.address for i, b in self._uploaded.items()}
-            frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
+            with self.device.active():
+                frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
             frame.generation = generation
         if attach:
-            frame.attach(arena)
+            try:
+                frame.attach(arena)
+            except MemoryError:
+                self.trim()  # what is kept for other sizes is worth less than this run
+                frame.attach(arena)
             self._returned.limit = max(self._returned.limit, frame.returned_bytes * self._abreast)
         return frame, arena
 
@@ -401,11 +411,10 @@ class Executor:
     ) -> Any:
         """Where output ``root`` goes: what was given for it, if it can be there."""
         if isinstance(given, (DeviceArray, Memory)):
-            far = self.plan.lent.get(root)
-            if far is None or self.plan.slots[far].space != given.space:
+            if isinstance(given, Memory):
+                given = DeviceArray.empty(given, shape, dtype)
+            if not self._fits(root, given):
                 given = None
-            elif isinstance(given, Memory):
-                return DeviceArray.empty(given, shape, dtype)
         if given is not None and given.shape == shape:
             return given
         return np.zeros(shape, dtype) if self.device.zeros else self._returned.array(shape, dtype)
@@ -469,7 +478,7 @@ class Executor:
                 error.node, error.op = placement.node, placement.op
             raise
         except MemoryError as error:
-            failure = _no_memory(error)
+            failure = no_memory(error)
             failure.node, failure.op = placement.node, placement.op
             raise failure from error
         except Exception as error:
@@ -562,14 +571,6 @@ class Executor:
     def _laid_out(self, slot: int, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The array whose memory a kernel gets: row-major, unless the plan says how the value lies."""
         return value if self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
-
-
-def _no_memory(error: MemoryError) -> ExecutionError:
-    return ExecutionError(
-        "there was not enough memory for the run",
-        found=str(error) or None,
-        remedy="Give smaller inputs, or split the batch; the model can go on running others.",
-    )
 
 
 def _copy(value: Any) -> Any:

@@ -318,7 +318,9 @@ class Frame:
                 self.segments.append(run)
             elif run.launches:
                 tables = [self._table[a:b] for a, b in run.spans]
-                self.segments.append((backends[run.backend].program(run.launches, tables, plan.threads), run.steps))
+                program = backends[run.backend].program(run.launches, tables, plan.threads)
+                program.name_of = functools.partial(_phase_name, plan, run.steps)
+                self.segments.append((program, run.steps))
 
     def _is_free(self, index: int) -> bool:
         """True for a view that shares its input's memory: nothing has to run."""
@@ -453,6 +455,13 @@ def disagreement(agreement: Agreement, step: Step, size: int, other: int) -> Inp
         found=f"{agreement.other} = {other}",
         remedy="Give inputs of other sizes.",
     )
+
+
+def _phase_name(plan: Plan, steps: Sequence[int], number: int) -> str:
+    """The kernel and the node of a phase of a program."""
+    step = plan.steps[steps[number]]
+    name = "?" if not isinstance(step.kernel, NativeKernel) else step.kernel.name
+    return f"kernel '{name}' of node '{step.placement.node}'"
 
 
 def _count(shape: Sequence[int]) -> int:

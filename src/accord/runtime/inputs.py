@@ -10,6 +10,7 @@ import numpy as np
 
 from accord.backends.discovery import backend_named
 from accord.backends.memory import DeviceArray, Memory
+from accord.backends.protocol import Backend
 from accord.errors import InputError
 from accord.plan.plan import Plan
 from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
@@ -156,7 +157,7 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
     facts = getattr(value, "__cuda_array_interface__", None)
     if facts is None:
         return None
-    memory = _cuda_memory()
+    address = int(facts["data"][0] or 0)
     shape, dtype, strides = tuple(facts["shape"]), np.dtype(facts["typestr"]), facts.get("strides")
     if strides is not None and tuple(strides) != contiguous_strides(shape, dtype.itemsize):
         raise InputError(
@@ -165,7 +166,7 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
             found=f"shape {shape} with strides {tuple(strides)}",
             remedy="Make it contiguous (`x.contiguous()` in PyTorch).",
         )
-    return DeviceArray(memory, int(facts["data"][0] or 0), shape, dtype, value)
+    return DeviceArray(_cuda_memory(address), address, shape, dtype, value)
 
 
 def place_of(value: Any) -> Hashable:
@@ -186,12 +187,17 @@ def place_of(value: Any) -> Hashable:
     return facts["data"][0], facts["shape"], facts["typestr"]
 
 
+def _cuda_memory(address: int) -> Memory:
+    memory = _cuda().memory_at(address)
+    assert memory is not None
+    return memory
+
+
 @functools.cache
-def _cuda_memory() -> Memory:
+def _cuda() -> Backend:
     backend = backend_named("cuda")
     backend.require()
-    assert backend.memory is not None
-    return backend.memory
+    return backend
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

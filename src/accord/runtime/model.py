@@ -214,9 +214,7 @@ class Model:
             self.warm_up(warmup)
 
     def warm_up(self, shapes: Sequence[Mapping[str, Any]]) -> None:
-        """Have all that runs with inputs of some shapes need: plans, machine code, graphs, and what tuning finds.
-
-        The model runs a few times with each, on zeros where no array is given.
+        """Have all that runs with inputs of some shapes need, and what tuning finds; runs a few times with each.
 
         Args:
             shapes: For each kind of run, by name of the input its shape, or an array; inputs whose shape the model
@@ -557,7 +555,8 @@ def load(
 
     Args:
         model: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model`` or a binary file object.
-        device: "cpu", "null" (plans, runs nothing), or what an installed backend serves.
+        device: "cpu", "cuda" ("cuda:1" for the second GPU), "null" (plans, runs nothing), or what an installed backend
+            serves.
         level: 0 rewrites nothing, 1 removes what is redundant, 2 fuses, 3 also chooses layouts.
         disabled_rules: Names of rewrite rules that must not run.
         strict: A node that only the reference backend can run is an error.

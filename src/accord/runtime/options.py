@@ -24,7 +24,7 @@ class Options:
     """How a model is compiled.
 
     Attributes:
-        device: "cpu", "null", or what an installed backend serves.
+        device: "cpu", "cuda", "cuda:1", "null", or what an installed backend serves.
         level: 0 (rewrite nothing) to 3 (all rules).
         disabled_rules: Names of rules that must not run.
         strict: A node that only a fall-back backend can run is an error.

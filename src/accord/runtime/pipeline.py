@@ -100,6 +100,14 @@ def compile_model(
         ModelError: the model is wrong.
         UnsupportedError: nothing can run it.
     """
+    chosen = backends_for(options.device, reference_only=options.reference)
+    with chosen[0].active():
+        return _compile_for(chosen, source, options, on_stage, decide)
+
+
+def _compile_for(
+    chosen: Sequence[Backend], source: Any, options: Options, on_stage: StageHook | None, decide: Decide | None
+) -> Compiled:
     seconds: dict[str, float] = {}
     start = time.perf_counter()
 
@@ -116,7 +124,6 @@ def compile_model(
     graphs = (model.graph, *(f.graph for f in model.functions.values()))
     operators = frozenset((n.domain, n.op_type) for g in graphs for n in ir.traversal.RecursiveGraphIterator(g))
     done("loaded", model, None)
-    chosen = backends_for(options.device, reference_only=options.reference)
     declared = declared_outputs(model)
     decisions: dict[Dim, int] = {}
 
@@ -132,8 +139,10 @@ def compile_model(
     analyzer.storage = options.precision if halves else None
     analyzer.precision = "float32" if halves else options.precision
     analyzer.choices = dict(options.choices or ())
+    analyzer.device = chosen[0].device
     check_operands(model, analyzer.facts, analyzer.opsets, declared)
     done("normalised", model, analyzer)
+    own = [b for b in chosen if b.device == chosen[0].device]
     manager = PassManager(
         model,
         analyzer,
@@ -141,8 +150,8 @@ def compile_model(
         stop_after=options.stop_after,
         fuses=lambda node: chosen[0].fuses(NodeView(node, analyzer)),
         joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
-        runs=lambda node: _runs(chosen, NodeView(node, analyzer)),
-        device=options.device,
+        runs=lambda node: _runs(own, NodeView(node, analyzer)),
+        device=chosen[0].device,
     )
     for phase in phases():
         level = MAX_LEVEL if phase.asked and analyzer.storage is not None else options.level

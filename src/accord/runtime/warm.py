@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import HOST
 from accord.backends.protocol import ChosenLaunch, NativeKernel
 from accord.errors import InputError
 from accord.ir import dims as D
@@ -36,7 +35,8 @@ def choices(executor: Executor, keys: Sequence[tuple[int, ...]] = ()) -> list[tu
             stop = start + len(phase.dims)
             if isinstance(phase.launch, ChosenLaunch):
                 sizes = [e[index][start:stop] for e in evaluated if index in e] if phase.dims else [()]
-                bound = [phase.launch.bound(s) for s in sizes]
+                with executor.device.active():
+                    bound = [phase.launch.bound(s) for s in sizes]
                 found += [(step, b) for b in bound if isinstance(b, ChosenLaunch)]
             start = stop
     return found
@@ -67,18 +67,13 @@ def run_warm(executor: Executor, feeds: Sequence[Sequence[Any]], *, measure: boo
         feeds: For each kind of run its inputs, as the executor takes them.
         measure: Measure ways to start kernels.
     """
-    sizes = [executor.environment(inputs) for inputs in feeds]
     if measure:
+        sizes = [executor.environment(inputs) for inputs in feeds]
         tune(executor, [tuple(env[s] for s in executor.plan.symbols) for env in sizes], wait=True)
-    most: dict[str, int] = {}
-    for env in sizes:
-        frame, nbytes = executor.memory(env)
-        for space, size in ((HOST, nbytes), *frame.space_bytes.items()):
-            most[space] = max(most.get(space, 0), size)
-    executor.grow(most)
-    for inputs in feeds:
-        for _ in range(_RUNS):
-            executor.run(inputs)
+    for runs in (1, _RUNS):  # after the first of each, memory has its place for all of them
+        for inputs in feeds:
+            for _ in range(runs):
+                executor.run(inputs)
 
 
 def example(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:

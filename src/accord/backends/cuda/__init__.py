@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from accord.backends.discovery import import_modules
 from accord.backends.memory import HOST
 from accord.backends.protocol import (
     Arrangement,
@@ -23,7 +23,7 @@ from accord.backends.protocol import (
     Program,
     ViewKernel,
 )
-from accord.errors import CompileError
+from accord.errors import BackendError, CompileError
 from accord.ir.reason import FUSED_DOMAIN, Reason
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ class CudaBackend(Backend):
 
     Args:
         ordinal: Its number.
+
+    Attributes:
+        ordinal: Its number.
     """
 
     device = "cuda"
@@ -47,7 +50,8 @@ class CudaBackend(Backend):
     hosts = ("cpu", "reference")
 
     def __init__(self, ordinal: int = 0) -> None:
-        self._ordinal = ordinal
+        self.ordinal = ordinal
+        self._others: dict[int, CudaBackend] = {}
         self.name = "cuda" if ordinal == 0 else f"cuda:{ordinal}"
 
     @functools.cached_property
@@ -55,7 +59,7 @@ class CudaBackend(Backend):
         """The GPU's."""
         from accord.backends.cuda.driver import DeviceMemory
 
-        return DeviceMemory(self._ordinal)
+        return DeviceMemory(self.ordinal)
 
     @property
     def gpu(self) -> Device:
@@ -66,7 +70,23 @@ class CudaBackend(Backend):
         """
         from accord.backends.cuda.driver import device
 
-        return device(self._ordinal)
+        return device(self.ordinal)
+
+    def numbered(self, number: int) -> CudaBackend:
+        """The backend of another GPU."""
+        return self if number == self.ordinal else self._others.setdefault(number, CudaBackend(number))
+
+    def memory_at(self, address: int) -> DeviceMemory:
+        """That of the GPU that has the address."""
+        from accord.backends.cuda.driver import ordinal_of
+
+        return self.numbered(ordinal_of(address)).memory
+
+    def active(self) -> AbstractContextManager[None]:
+        """Properties of a GPU that kernels are chosen by are this one's."""
+        from accord.backends.cuda.driver import chosen
+
+        return chosen(self.ordinal)
 
     @property
     def identity(self) -> str:
@@ -81,11 +101,15 @@ class CudaBackend(Backend):
         return _lacking()
 
     def require(self) -> None:
-        """Look for the device."""
+        """Look for the packages and the device."""
+        missing = _missing_package()
+        if missing is not None:
+            raise BackendError(f"device 'cuda' needs the package {missing}", remedy="pip install 'accord[cuda]'")
         self.gpu  # noqa: B018  looking for it is what it does
 
     def select(self, view: NodeView) -> Kernel | Reason:
-        """A generated kernel, a view, or why not."""
+        """A kernel that was generated or declared, a view, or why not."""
+        from accord.backends.cuda.families import declared
         from accord.backends.cuda.families.roots import ROOTS
         from accord.backends.cuda.families.table import TABLE
         from accord.backends.cuda.loops import lower_loops
@@ -96,9 +120,8 @@ class CudaBackend(Backend):
         host = _for_the_host(view)
         if host is not None:
             return host
-        if view.node.domain == FUSED_DOMAIN:
-            kernel = select_fused(view, ROOTS)
-        else:
+        kernel = select_fused(view, ROOTS) if view.node.domain == FUSED_DOMAIN else declared.select_declared(view)
+        if kernel is None:
             selector = TABLE.selector(view.node.domain, view.node.op_type)
             if selector is None:
                 return Reason(f"no kernel is generated for {view.node.op_type}")
@@ -112,6 +135,7 @@ class CudaBackend(Backend):
 
     def arrange(self, view: NodeView) -> Arrangement:
         """What the operator's family says; row-major where it says nothing."""
+        from accord.backends.cuda.families import declared
         from accord.backends.cuda.families.roots import ROOTS
         from accord.backends.cuda.families.table import TABLE
         from accord.backends.fused import arrange_fused
@@ -121,6 +145,9 @@ class CudaBackend(Backend):
             return Arrangement(strided=True)
         if view.node.domain == FUSED_DOMAIN:
             return arrange_fused(view, ROOTS)
+        own = declared.arrange_declared(view)
+        if own is not None:
+            return own
         arranger = TABLE.arranger(view.node.domain, view.node.op_type)
         return Arrangement() if arranger is None else arranger(view)
 
@@ -157,9 +184,10 @@ class CudaBackend(Backend):
         """See :class:`~accord.backends.protocol.Backend`."""
         from accord.backends.cuda.choices import BoundLaunch
 
-        choices = {launch.choice.key: launch.choice for launch in launches if isinstance(launch, BoundLaunch)}
-        if choices:
-            self._tuner.tune(list(choices.values()), wait=wait)
+        with self.active():
+            choices = {launch.choice.key: launch.choice for launch in launches if isinstance(launch, BoundLaunch)}
+            if choices:
+                self._tuner.tune(list(choices.values()), wait=wait)
 
     @functools.cached_property
     def _tuner(self) -> Tuner:
@@ -223,13 +251,35 @@ def _for_the_host(view: NodeView) -> Reason | None:
 
 
 @functools.cache
-def _lacking() -> str | None:
-    import ctypes
+def _missing_package() -> str | None:
+    """What has to be installed with pip; looking for it imports nothing."""
+    for package, module in (("cuda-bindings", "cuda.bindings"), ("triton", "triton")):
+        if not _is_installed(module):
+            return package
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    import importlib.machinery
     import importlib.util
 
-    for package, module in (("cuda-bindings", "cuda"), ("triton", "triton")):
-        if importlib.util.find_spec(module) is None:
-            return f"the package {package}"
+    package, _, part = module.partition(".")
+    try:
+        found = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return False
+    if found is None or not part:
+        return found is not None
+    return importlib.machinery.PathFinder.find_spec(module, found.submodule_search_locations) is not None
+
+
+@functools.cache
+def _lacking() -> str | None:
+    import ctypes
+
+    missing = _missing_package()
+    if missing is not None:
+        return f"the package {missing}"
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -237,17 +287,8 @@ def _lacking() -> str | None:
     return None
 
 
-@functools.cache
 def _register() -> None:
-    """Importing a family registers its operators."""
-    import pkgutil
-
-    from accord.backends.cuda import families
-    from accord.backends.loops import members
-
-    for package in (members, families):
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+    import_modules("accord.backends.loops.members", "accord.backends.cuda.families")
 
 
 backend = CudaBackend()

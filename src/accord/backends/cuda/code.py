@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ __all__ = [
     "KernelText",
     "Variant",
     "WrittenText",
+    "binary_from",
     "binary_of",
     "compile_variant",
     "compiler_version",
@@ -70,13 +71,36 @@ class KernelText(ABC):
         """Whether its last pointer is to a word that it writes if it meets data that it must refuse."""
         return False
 
+    @property
+    def foreign(self) -> bool:
+        """Whether a user wrote it."""
+        return False
+
+    @property
+    def capturable(self) -> bool:
+        """Whether it may become part of a graph."""
+        return True
+
     @abstractmethod
     def text(self) -> str:
         """The module with the kernel."""
 
+    def content(self, variant: Variant) -> tuple[object, ...]:
+        """All that the machine code of a variant depends on, beside the architecture and what compiles it."""
+        return variant.kernel.text(), *variant.settings
+
+    def compile(self, variant: Variant, target: int) -> Binary:
+        """The machine code of a variant for an architecture.
+
+        Raises:
+            BackendError: the compiler is not installed.
+            CompileError: it does not compile.
+        """
+        return _compiled(variant, target)
+
     def as_stored(self) -> KernelText:
-        """What a stored plan has in its place."""
-        return WrittenText(self.symbol, self.pointers, self.refuses, self.text())
+        """What a stored plan, or another process, has in its place."""
+        return self if self.foreign else WrittenText(self.symbol, self.pointers, self.refuses, self.text())
 
 
 @record
@@ -131,16 +155,22 @@ class CudaLaunch(Launch):
         warps: Of a program.
         stages: Of software pipelines.
         shifts: Bytes that are added to the address of each operand; empty: nothing is added.
+        order: For each parameter of the kernel its number among pointers, then integers; empty: they are in this order.
+        block: Threads of a block, three axes; the first is 0 where the machine code says it.
+        dynamic: Bytes of dynamic shared memory that the launch asks for, beyond what the machine code says.
         text: What is started instead of the phase's own text.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
-    constants: tuple[tuple[str, int | bool], ...] = ()
+    constants: tuple[tuple[str, Hashable], ...] = ()
     hints: tuple[str, ...] = ()
     wide: bool = False
     warps: int = 4
     stages: int = 2
     shifts: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
+    block: tuple[int, int, int] = (0, 1, 1)
+    dynamic: int = 0
     text: KernelText | None = None
 
 
@@ -159,7 +189,7 @@ class Variant:
     """
 
     kernel: KernelText
-    constants: tuple[tuple[str, int | bool], ...]
+    constants: tuple[tuple[str, Hashable], ...]
     hints: tuple[str, ...]
     wide: bool
     aligned: bool
@@ -190,6 +220,7 @@ class Binary:
         scratch_bytes: Of the memory that the first of these points to, for each program; 0: it is null.
         registers: Of a thread.
         spills: Bytes of local memory of a thread.
+        cluster: Blocks of a cluster; each program is one.
     """
 
     cubin: bytes
@@ -200,6 +231,7 @@ class Binary:
     scratch_bytes: int
     registers: int
     spills: int
+    cluster: int = 1
 
 
 _LOCK = threading.Lock()
@@ -261,7 +293,7 @@ def _keep(key: tuple[Variant, int], binary: Binary) -> None:
 
 
 def _key(variant: Variant, target: int) -> str:
-    content = (variant.kernel.text(), *variant.settings, target, compiler_version())
+    content = (*variant.kernel.content(variant), target, compiler_version())
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
@@ -288,19 +320,8 @@ def _stored(variant: Variant, target: int) -> Binary | None:
     return Binary(bytes(payload[4 + length :]), *facts)
 
 
-def compile_variant(variant: Variant, target: int) -> Binary:
-    """Compile a variant in this thread and keep what comes of it on disk.
-
-    Raises:
-        BackendError: Triton is not installed.
-        CompileError: the kernel does not compile.
-    """
-    return _compiled(variant, target)
-
-
 def _compiled(variant: Variant, target: int) -> Binary:
-    from accord.kernels.cubin import read_resources
-    from accord.kernels.triton import compile_function, pointers_added
+    from accord.kernels.triton import compile_function
 
     kernel = variant.kernel
     function = function_of(kernel)
@@ -329,22 +350,40 @@ def _compiled(variant: Variant, target: int) -> Binary:
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
     compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
     passed = sum(t != "constexpr" for t in signature.values())
-    cubin = compiled.asm["cubin"]
-    name = compiled.metadata.name
-    resources = read_resources(cubin)[name]
-    made = Binary(
+    return binary_from(compiled, passed)
+
+
+def binary_from(compiled: Any, passed: int) -> Binary:
+    """What Triton compiled, of which ``passed`` parameters are the kernel's own."""
+    from accord.kernels.cubin import read_resources
+    from accord.kernels.triton import pointers_added
+
+    cubin, metadata = compiled.asm["cubin"], compiled.metadata
+    resources = read_resources(cubin)[metadata.name]
+    return Binary(
         cubin,
-        name,
-        compiled.metadata.num_warps * 32,
-        compiled.metadata.shared,
+        metadata.name,
+        metadata.num_warps * 32,
+        metadata.shared,
         pointers_added(compiled, passed),
-        int(getattr(compiled.metadata, "global_scratch_size", 0) or 0),
+        int(getattr(metadata, "global_scratch_size", 0) or 0),
         resources.registers,
         resources.stack,
+        int(getattr(metadata, "num_ctas", 1) or 1),
     )
-    numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills]
+
+
+def compile_variant(variant: Variant, target: int) -> Binary:
+    """Compile a variant in this thread and keep what comes of it on disk.
+
+    Raises:
+        BackendError: the compiler is not installed.
+        CompileError: the kernel does not compile.
+    """
+    made = variant.kernel.compile(variant, target)
+    numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills, made.cluster]
     facts = json.dumps([made.name, *numbers]).encode()
-    Storage(_KIND).write(_key(variant, target), [len(facts).to_bytes(4, "little") + facts, cubin])
+    Storage(_KIND).write(_key(variant, target), [len(facts).to_bytes(4, "little") + facts, made.cubin])
     return made
 
 

@@ -193,15 +193,15 @@ def serve_all(
 
 def _served(worker: Worker | None, variant: Variant, target: int) -> Worker | None:
     """Compile one variant; the worker for the next, None if it is gone and this process has to do it."""
-    if worker is not None:
-        try:
-            binary_of(variant, target, worker.compile)
-        except OSError:
-            worker.close()
-        else:
-            return worker
-    binary_of(variant, target)
-    return None
+    if worker is None or variant.kernel.foreign:  # others know nothing of what the user declared in this process
+        binary_of(variant, target)
+        return worker
+    try:
+        binary_of(variant, target, worker.compile)
+    except OSError:
+        worker.close()
+        return _served(None, variant, target)
+    return worker
 
 
 # the other side

@@ -15,13 +15,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ReferenceType, WeakMethod, WeakValueDictionary
 
-from accord.backends.memory import HOST, Block, Memory
+from accord.backends.cuda.loss import Losable
+from accord.backends.cuda.spans import spans_of, whole
+from accord.backends.memory import HOST, Block, Memory, MemoryFullError
 from accord.errors import BackendError, ExecutionError
 
 if TYPE_CHECKING:
     from accord.backends.cuda.tuner import Gate
 
-__all__ = ["Device", "DeviceMemory", "Function", "Graph", "device"]
+__all__ = ["Device", "DeviceMemory", "Function", "Graph", "chosen", "count", "device", "ordinal_of"]
 
 #: The oldest driver whose interface is used, as the driver tells it: CUDA 12.4.
 OLDEST_DRIVER: Final = 12040
@@ -29,11 +31,6 @@ OLDEST_DRIVER: Final = 12040
 _GRAPH_KERNELS: Final = 16384
 #: The oldest compute capability that kernels are generated for.
 OLDEST: Final = (7, 5)
-#: After these the context is lost: every later call fails too.
-_LOST: Final = frozenset(
-    {"ILLEGAL_ADDRESS", "LAUNCH_FAILED", "HARDWARE_STACK_ERROR", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS"}
-    | {"INVALID_ADDRESS_SPACE", "INVALID_PC", "ASSERT", "LAUNCH_TIMEOUT", "ECC_UNCORRECTABLE"}
-)
 
 
 @functools.cache
@@ -56,15 +53,24 @@ class Function:
 
     Attributes:
         handle: The driver's.
-        threads: Of a block.
+        block: Threads of a block, three axes.
         shared: Bytes of dynamic shared memory.
+        cluster: Blocks of a cluster.
         unload: Called when nobody has it any more.
     """
 
-    def __init__(self, handle: int, threads: int, shared: int, unload: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        handle: int,
+        block: tuple[int, int, int],
+        shared: int,
+        cluster: int = 1,
+        unload: Callable[[], None] | None = None,
+    ) -> None:
         self.handle = handle
-        self.threads = threads
+        self.block = block
         self.shared = shared
+        self.cluster = cluster
         self._unload = unload
 
     def __del__(self) -> None:
@@ -91,7 +97,7 @@ class Graph:
         self._gpu.forget(self.handle)
 
 
-class Device:
+class Device(Losable):
     """A GPU.
 
     Attributes:
@@ -100,6 +106,7 @@ class Device:
         architecture: 90 for compute capability 9.0.
         processors: Multiprocessors.
         shared: Bytes of shared memory that a block may use.
+        space: The name of its memory.
         cache: Bytes of the second-level cache.
         gate: What keeps runs from measurements while there are any.
     """
@@ -107,21 +114,11 @@ class Device:
     gate: Gate | None = None
 
     def __init__(self, ordinal: int) -> None:
+        super().__init__(ordinal)
         driver = bindings()
-        self.ordinal = ordinal
+        self.space = f"cuda:{ordinal}"
         self._driver = driver
-        try:
-            (status,) = driver.cuInit(0)
-        except Exception as error:  # the bindings raise their own error where there is no libcuda
-            raise BackendError(
-                f"there is no NVIDIA driver on this machine: {error}",
-                remedy="Install the driver, or run a container with --gpus all; `accord doctor` says more.",
-            ) from error
-        if int(status):
-            raise BackendError(
-                f"the NVIDIA driver cannot be used: {_text(status)}",
-                remedy="`nvidia-smi` must list a GPU here; `accord doctor` says more.",
-            )
+        _start(driver)
         version = self.call("cuDriverGetVersion")
         if version < OLDEST_DRIVER:
             raise BackendError(
@@ -130,13 +127,8 @@ class Device:
                 found=f"CUDA {_version(version)}",
                 remedy="Update the driver.",
             )
-        count = self.call("cuDeviceGetCount")
-        if ordinal >= count:
-            raise BackendError(
-                f"there is no GPU number {ordinal}",
-                found=f"{count} GPUs (CUDA_VISIBLE_DEVICES hides others)",
-                remedy="Ask for device='cuda'." if count else "Run it where `nvidia-smi` shows a GPU.",
-            )
+        if ordinal >= count():
+            raise no_such_device(ordinal, count())
         handle = self.call("cuDeviceGet", ordinal)
         self.name = self.call("cuDeviceGetName", 96, handle).split(b"\0")[0].decode()
         attribute = driver.CUdevice_attribute
@@ -150,6 +142,7 @@ class Device:
                 f"GPU {ordinal} ({self.name}) is too old",
                 expected=f"compute capability {OLDEST[0]}.{OLDEST[1]} or newer",
                 found=f"{capability[0]}.{capability[1]}",
+                remedy="Ask for another GPU (device='cuda:1'), or for device='cpu'.",
             )
         self.architecture = 10 * capability[0] + capability[1]
         self.processors = of("MULTIPROCESSOR_COUNT")
@@ -161,14 +154,14 @@ class Device:
         self._synchronize = self._entry("cuStreamSynchronize", ctypes.c_void_p)
         self._launch_graph = self._entry("cuGraphLaunch", ctypes.c_void_p, ctypes.c_void_p)
         self._launch = self._entry("cuLaunchKernel", ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
-        self._lock = threading.Lock()
-        self._functions: WeakValueDictionary[tuple[bytes, str, int], Function] = WeakValueDictionary()
+        self._loading = threading.Lock()
+        self._functions: WeakValueDictionary[tuple[bytes, str, tuple[int, int, int], int], Function] = (
+            WeakValueDictionary()
+        )
         #: Streams that nobody uses.
         self._streams: list[int] = []
         #: The graphs that there are, and who to tell that one has to go.
         self._graphs: list[tuple[ReferenceType[Graph], WeakMethod[Callable[[bytes], None]], bytes]] = []
-        #: Why nothing can be run any more.
-        self.lost: str | None = None
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A function of the driver; its results.
@@ -197,15 +190,24 @@ class Device:
         kind = str(getattr(status, "name", status)).removeprefix("CUDA_ERROR_")
         if kind == "OUT_OF_MEMORY":
             raise MemoryError(f"the memory of GPU {self.ordinal} is full")
-        if kind in _LOST and self.lost is None:
-            self.lost = kind
-        if kind in _LOST or self.lost is not None:
-            raise ExecutionError(
-                f"GPU {self.ordinal} is lost to this process: {self.lost or kind} in a kernel",
-                remedy="A kernel read or wrote outside its memory, or ran for too long. Start the process again; "
-                "`compute-sanitizer` names the access, `accord op check` proves a user's kernel.",
-            )
+        self.note_loss(kind)
+        self.refuse_lost()
         raise ExecutionError(f"{name} failed: {_text(status)}")
+
+    def release(self, name: str, *arguments: Any) -> None:
+        """Give something back from a destructor: never raises, and leaves the thread's current device as it is."""
+        if self.lost is not None:
+            return
+        driver = self._driver
+        try:
+            if int(driver.cuCtxPushCurrent(self._context)[0]):
+                return
+            (status, *_) = getattr(driver, name)(*arguments)
+            driver.cuCtxPopCurrent()
+            if int(status):
+                self.note_loss(_text(status))
+        except Exception:  # noqa: BLE001  while the interpreter ends, what this needs may be gone, and memory goes anyway
+            return
 
     def enter(self) -> None:
         """Make the device current in this thread.
@@ -213,11 +215,7 @@ class Device:
         Raises:
             ExecutionError: the device was lost before.
         """
-        if self.lost is not None:
-            raise ExecutionError(
-                f"GPU {self.ordinal} is lost to this process since a kernel failed ({self.lost})",
-                remedy="Start the process again.",
-            )
+        self.refuse_lost()
         self._checked(self._set_current(self._context), "cuCtxSetCurrent")
 
     # memory
@@ -229,13 +227,15 @@ class Device:
             MemoryError: there is not enough.
         """
         self.enter()
-        return int(self.call("cuMemAlloc", max(nbytes, 1)))
+        try:
+            return int(self.call("cuMemAlloc", max(nbytes, 1)))
+        except MemoryError as error:
+            free, total = self.call("cuMemGetInfo")
+            raise MemoryFullError(self.space, nbytes, int(free), int(total)) from error
 
     def free(self, address: int) -> None:
         """Give memory back; nothing may run on it any more."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuMemFree", address)
+        self.release("cuMemFree", address)
 
     def pinned(self, nbytes: int) -> int:
         """The address of new memory of the host that the device copies from and to without the driver's help."""
@@ -244,9 +244,7 @@ class Device:
 
     def free_pinned(self, address: int) -> None:
         """Give memory of :meth:`pinned` back."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuMemFreeHost", address)
+        self.release("cuMemFreeHost", address)
 
     def to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy from the host. Memory of the host that is not pinned is read before the call returns."""
@@ -322,9 +320,7 @@ class Device:
 
     def forget(self, graph: int) -> None:
         """Give a graph back."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuGraphExecDestroy", graph)
+        self.release("cuGraphExecDestroy", graph)
 
     # events
 
@@ -335,9 +331,7 @@ class Device:
 
     def end_event(self, event: Any) -> None:
         """Give an event back."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuEventDestroy", event)
+        self.release("cuEventDestroy", event)
 
     def record(self, event: Any, stream: int) -> None:
         """Put an event on a stream."""
@@ -349,10 +343,10 @@ class Device:
 
     # kernels
 
-    def function(self, cubin: bytes, name: str, threads: int, shared: int) -> Function:
+    def function(self, cubin: bytes, name: str, block: tuple[int, int, int], shared: int, cluster: int = 1) -> Function:
         """A kernel of a cubin, loaded once for all who have it at the same time."""
-        key = (cubin, name, shared)
-        with self._lock:
+        key = (cubin, name, block, shared)
+        with self._loading:
             found = self._functions.get(key)
             if found is None:
                 self.enter()
@@ -362,14 +356,9 @@ class Device:
                 if shared > 48 << 10:  # more than every architecture gives unasked
                     most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     self.call("cuFuncSetAttribute", handle, most, shared)
-                unload = functools.partial(self._unload, library)
-                found = self._functions[key] = Function(handle, threads, shared, unload)
+                unload = functools.partial(self.release, "cuLibraryUnload", library)
+                found = self._functions[key] = Function(handle, block, shared, cluster, unload)
             return found
-
-    def _unload(self, library: Any) -> None:
-        if self.lost is None:
-            self.enter()
-            self.call("cuLibraryUnload", library)
 
     def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:
         """Start a kernel.
@@ -380,8 +369,60 @@ class Device:
             parameters: The address of an array of the addresses of its arguments.
             stream: Where.
         """
-        status = self._launch(function.handle, *grid, function.threads, 1, 1, function.shared, stream, parameters, None)
+        if function.cluster > 1:
+            self._launch_clusters(function, grid, parameters, stream)
+            return
+        status = self._launch(function.handle, *grid, *function.block, function.shared, stream, parameters, None)
         self._checked(status, "cuLaunchKernel")
+
+    def _launch_clusters(self, function: Function, grid: Sequence[int], parameters: int, stream: int) -> None:
+        driver = self._driver
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        dim = attribute.value.clusterDim
+        dim.x, dim.y, dim.z = function.cluster, 1, 1
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * function.cluster, grid[1], grid[2]
+        config.blockDimX, config.blockDimY, config.blockDimZ = function.block
+        config.sharedMemBytes, config.hStream = function.shared, stream
+        config.attrs, config.numAttrs = [attribute], 1
+        self.call("cuLaunchKernelEx", config, function.handle, parameters, 0)
+
+
+def _start(driver: Any) -> None:
+    """Have the driver ready.
+
+    Raises:
+        BackendError: there is none, or it cannot be used.
+    """
+    try:
+        (status, *_) = driver.cuInit(0)
+    except Exception as error:  # the bindings raise their own error where there is no libcuda
+        raise BackendError(
+            f"there is no NVIDIA driver on this machine: {error}",
+            remedy="Install the driver, or run a container with --gpus all; `accord doctor` says more.",
+        ) from error
+    if int(status):
+        raise BackendError(
+            f"the NVIDIA driver cannot be used: {_text(status)}",
+            remedy="`nvidia-smi` must list a GPU here; `accord doctor` says more.",
+        )
+
+
+def no_such_device(ordinal: int, there: int) -> BackendError:
+    """The error for a number where there are ``there`` GPUs."""
+    if not there:
+        return BackendError(
+            "there is no GPU here",
+            found="CUDA_VISIBLE_DEVICES may hide it",
+            remedy="Run it where `nvidia-smi` shows a GPU.",
+        )
+    return BackendError(
+        f"there is no GPU number {ordinal}",
+        expected="0" if there == 1 else f"0 to {there - 1}",
+        found=f"{there} GPU{'' if there == 1 else 's'} (CUDA_VISIBLE_DEVICES may hide others)",
+        remedy="Ask for device='cuda'." if there == 1 else f"Ask for device='cuda:0' to 'cuda:{there - 1}'.",
+    )
 
 
 def _text(status: Any) -> str:
@@ -392,14 +433,59 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-@functools.cache
-def device(ordinal: int = 0) -> Device:
-    """The GPU of this number.
+_CHOSEN = threading.local()
+
+
+@contextmanager
+def chosen(ordinal: int) -> Iterator[None]:
+    """What this thread compiles and lays out inside is for the GPU of this number."""
+    before = getattr(_CHOSEN, "ordinal", 0)
+    _CHOSEN.ordinal = ordinal
+    try:
+        yield
+    finally:
+        _CHOSEN.ordinal = before
+
+
+def device(ordinal: int | None = None) -> Device:
+    """The GPU of a number; without one, that which was :func:`chosen`, else the first.
 
     Raises:
         BackendError: there is none, no driver, or one that is too old.
     """
+    return _device(getattr(_CHOSEN, "ordinal", 0) if ordinal is None else ordinal)
+
+
+@functools.cache
+def _device(ordinal: int) -> Device:
     return Device(ordinal)
+
+
+@functools.cache
+def count() -> int:
+    """GPUs that the process sees.
+
+    Raises:
+        BackendError: there is no driver.
+    """
+    driver = bindings()
+    _start(driver)
+    status, found = driver.cuDeviceGetCount()
+    return 0 if int(status) else int(found)
+
+
+def ordinal_of(address: int) -> int:
+    """The number of the GPU in whose memory an address is; 0 where the driver does not know it.
+
+    Raises:
+        BackendError: there is no driver.
+    """
+    if count() < 2:
+        return 0
+    driver = bindings()
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    status, number = driver.cuPointerGetAttribute(attribute, address)
+    return 0 if int(status) else int(number)
 
 
 class DeviceMemory(Memory):
@@ -424,8 +510,8 @@ class DeviceMemory(Memory):
 
     def upload_all(self, arrays: Sequence[Any]) -> list[Block]:
         """See :class:`~accord.backends.memory.Memory`; arrays that follow each other in memory are one copy."""
-        spans, places = _spans(arrays)
-        total = sum(_whole(stop - start) for start, stop, _ in spans)
+        spans, places = spans_of(arrays)
+        total = sum(whole(stop - start) for start, stop, _ in spans)
         if not total:
             return [self.allocate(0) for _ in arrays]
         block = self.allocate(total)
@@ -435,7 +521,7 @@ class DeviceMemory(Memory):
         for start, stop, _ in spans:
             bases.append(at - start)
             gpu.call("cuMemcpyHtoD", at, start, stop - start)
-            at += _whole(stop - start)
+            at += whole(stop - start)
         return [
             Block(bases[place] + a.ctypes.data if a.nbytes else block.address, a.nbytes, block)
             for a, place in zip(arrays, places, strict=True)
@@ -460,44 +546,6 @@ class DeviceMemory(Memory):
         gpu.wait(0)
 
 
-#: Bytes to which arrays on a device are aligned, and those between two arrays that are not worth a copy of their own.
-_ALIGNMENT: Final = 256
-_GAP: Final = 1 << 16
-
-
-def _spans(arrays: Sequence[Any]) -> tuple[list[tuple[int, int, Any]], list[int]]:
-    """Pieces of the host's memory that hold arrays: start, end and owner; and which of them each array is in."""
-    spans: list[tuple[int, int, Any]] = []
-    places = [-1] * len(arrays)
-    addresses = [a.ctypes.data for a in arrays]
-    for k in sorted(range(len(arrays)), key=addresses.__getitem__):
-        start, stop = addresses[k], addresses[k] + arrays[k].nbytes
-        if start == stop:
-            continue
-        first, last, owner = spans[-1] if spans else (0, 0, None)
-        root = _root(arrays[k])
-        # what lies between is read too, so it has to be the same owner's
-        if root is owner and start <= last + _GAP and (start - first) % _ALIGNMENT == 0:
-            spans[-1] = first, max(last, stop), root
-        else:
-            spans.append((start, stop, root))
-        places[k] = len(spans) - 1
-    return spans, places
-
-
-def _root(array: Any) -> Any:
-    """The object whose memory an array shows."""
-    while True:
-        base = getattr(array, "base", None)
-        if base is None:
-            return array
-        array = base
-
-
-def _whole(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
 class _DeviceBlock(Block):
     """Freed with its last reference."""
 
@@ -509,8 +557,16 @@ class _DeviceBlock(Block):
         self._gpu.free(self.address)
 
 
-def argument_array(count: int) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p]]:
-    """Room for ``count`` arguments of up to 8 bytes each, and the array of their addresses."""
+def argument_array(
+    count: int, order: Sequence[int] | None = None
+) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p]]:
+    """Room for ``count`` arguments of up to 8 bytes each, and the array of their addresses.
+
+    Args:
+        count: Arguments.
+        order: Numbers of the arguments in the order of the kernel's parameters; None: as they are.
+    """
     values = (ctypes.c_int64 * max(count, 1))()
     base = ctypes.addressof(values)
-    return values, (ctypes.c_void_p * max(count, 1))(*(base + 8 * i for i in range(max(count, 1))))
+    chosen_order = range(max(count, 1)) if order is None else order
+    return values, (ctypes.c_void_p * max(len(chosen_order), 1))(*(base + 8 * i for i in chosen_order))

@@ -136,13 +136,13 @@ class LoopWriter:
             chosen = [i for i, at in enumerate(levels) if at == level]
             if held:
                 for i in chosen:
-                    self._reduce(i, self._added(i, names, self._start(i), masked=True))
+                    self._reduce(i, self._added(i, names, self._start(i)))
                 continue
             states = {i: self._named(self._start(i)) for i in chosen}
             with self._walk():
                 names = self._tile_values()
                 for i in chosen:
-                    for state, value in zip(states[i], self._added(i, names, states[i], masked=True), strict=True):
+                    for state, value in zip(states[i], self._added(i, names, states[i]), strict=True):
                         self.emit(f"{state} = {value}")
             for i in chosen:
                 self._reduce(i, states[i])
@@ -174,7 +174,7 @@ class LoopWriter:
             self.emit(f"{names[-1]} = {v}")
         return names
 
-    def _added(self, index: int, names: Sequence[str], state: Sequence[str], *, masked: bool) -> list[str]:
+    def _added(self, index: int, names: Sequence[str], state: Sequence[str]) -> list[str]:
         """The state after a tile."""
         reduction, form = self.k.reductions[index], self.forms[index]
         names = self._with_results(names)
@@ -187,7 +187,6 @@ class LoopWriter:
         ]
         after = self._printer()
         found = [after.value(e, [*before, *wide]) for e in form.add]
-        del masked
         return self._named([f"tl.where(inside, {v}, {b})" for v, b in zip(found, before, strict=True)])
 
     def _reduce(self, index: int, state: Sequence[str]) -> None:

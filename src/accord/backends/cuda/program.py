@@ -7,8 +7,11 @@ is between two of them is one graph for each set of addresses. A run ends when w
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
+import os
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
@@ -32,6 +35,7 @@ _SCRATCH: Final = 2
 _REFUSAL: Final = 16
 #: Runs with the same addresses before they become a graph.
 _REPEATS: Final = 2
+_NOTHING: Final = range(0)
 
 
 @record
@@ -59,9 +63,10 @@ class _Kernel:
         self._functions: dict[bool, Any] = {}
         rest = [*([refusal] if code.refuses else []), *given]
         self._count = self._pointers + len(rest)
+        order = (*(launch.order or range(self._count)), *range(self._count, self._count + _SCRATCH))
         #: Memory of Triton's own, for this launch alone: several may run at once.
         self._scratch = 0
-        self._values, addresses = argument_array(self._count + _SCRATCH)
+        self._values, addresses = argument_array(self._count + _SCRATCH, order)
         for k, n in enumerate(rest):
             self._values[self._pointers + k] = int(n)  # type: ignore[call-overload]
         self._addresses = addresses
@@ -86,9 +91,11 @@ class _Kernel:
         if binary.scratch > _SCRATCH:
             raise CompileError(f"kernel '{binary.name}' has {binary.scratch} parameters of Triton's own")
         if binary.scratch_bytes and not self._scratch:
-            self._scratch = self._gpu.allocate(binary.scratch_bytes * self._launch.tasks)
+            self._scratch = self._gpu.allocate(binary.scratch_bytes * self._launch.tasks * binary.cluster)
             self._values[self._count] = self._scratch
-        return self._gpu.function(binary.cubin, binary.name, binary.threads, binary.shared)
+        block = self._launch.block if self._launch.block[0] else (binary.threads, 1, 1)
+        shared = binary.shared + self._launch.dynamic
+        return self._gpu.function(binary.cubin, binary.name, block, shared, binary.cluster)
 
 
 class Words:
@@ -131,14 +138,22 @@ class _Copy:
 
 
 class _Part:
-    """Kernels without a copy among them."""
+    """Kernels without a copy among them.
 
-    def __init__(self, gpu: Device, kernels: Sequence[_Kernel], tables: Sequence[Array]) -> None:
-        self._gpu = gpu
+    A user's kernel is waited for when it first starts, so that one that fails for these sizes is known by name.
+    """
+
+    def __init__(self, program: CudaProgram, first: int, kernels: Sequence[_Kernel], tables: Sequence[Array]) -> None:
+        self._program = weakref.proxy(program)
+        self._gpu = program.gpu
+        self._first = first
         self._kernels = kernels
         #: The addresses of all operands.
         self._table = _joined(tables)
-        #: Those of the last run, the runs with them, and their graph.
+        self._capturable = len(kernels) > 1 and not _blocking()
+        #: Kernels that are waited for.
+        self._watched = {k for k in range(len(kernels)) if _blocking() or program.is_foreign(first + k)}
+        #: The addresses of the last run, the runs with them, and their graph.
         self._seen = b""
         self._times = 0
         self._graph: Graph | None = None
@@ -154,7 +169,7 @@ class _Part:
         graph = self._graph
         if graph is None:
             self._times += 1
-            if self._times <= _REPEATS or len(self._kernels) < 2:
+            if self._times <= _REPEATS or not self._capturable:
                 self._start_each(stream)
                 return
             graph = self._graph = self._captured(key, stream)
@@ -162,8 +177,23 @@ class _Part:
         self._gpu.replay(graph.handle, stream)
 
     def _start_each(self, stream: Any) -> None:
+        if self._watched:
+            self._start_watched(stream)
+            return
         for kernel in self._kernels:
             kernel.start(stream)
+
+    def _start_watched(self, stream: Any) -> None:
+        for k, kernel in enumerate(self._kernels):
+            if k in self._watched:
+                self._gpu.wait(stream)
+                self._program.started = self._program.all[self._first + k : self._first + k + 1]
+            kernel.start(stream)
+            if k in self._watched:
+                self._gpu.wait(stream)
+                self._program.started = self._program.all[self._first + k + 1 :]
+        if not _blocking():
+            self._watched.clear()
 
     def _captured(self, key: bytes, stream: Any) -> Graph:
         with self._gpu.capturing(stream) as made:
@@ -180,6 +210,12 @@ class _Part:
         self._seen, self._graph = b"", None
 
 
+@functools.cache
+def _blocking() -> bool:
+    """Whether each kernel is waited for, so that one that fails is known by name."""
+    return os.environ.get("ACCORD_CUDA_BLOCKING", "0") not in ("", "0")
+
+
 def _joined(tables: Sequence[Array]) -> Array:
     """The addresses of several phases, which lie one after the other, as one array on the same memory."""
     sizes = [len(t) for t in tables]
@@ -190,11 +226,21 @@ def _joined(tables: Sequence[Array]) -> Array:
 
 
 class CudaProgram(Program):
-    """See the module's text."""
+    """See the module's text.
+
+    Attributes:
+        gpu: Where it runs.
+        all: Numbers of the phases.
+        started: Those that may be running; none between runs.
+    """
 
     def __init__(self, gpu: Device, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> None:
-        self._gpu = gpu
+        self.gpu = gpu
+        self.started = _NOTHING
+        self.all = range(len(launches))
+        self._codes = [phase.code for phase, _ in launches]
         gpu.enter()
+        gpu.watch(self)
         self._singles: list[_Kernel | _Copy] = []
         self._parts: list[_Part | _Copy] = []
         waiting: list[tuple[_Kernel, Array]] = []
@@ -209,33 +255,52 @@ class CudaProgram(Program):
                 continue
             assert isinstance(phase.code, KernelText)
             assert isinstance(launch, CudaLaunch)
-            kernel = _Kernel(gpu, launch.text or phase.code, launch, table, self._refusals.address + number * _REFUSAL)
+            code = launch.text or phase.code
+            kernel = _Kernel(gpu, code, launch, table, self._refusals.address + number * _REFUSAL)
+            if not phase.code.capturable:
+                self._close(waiting)
             self._singles.append(kernel)
             waiting.append((kernel, table))
+            if not phase.code.capturable:
+                self._close(waiting)
         self._close(waiting)
 
     def _close(self, waiting: list[tuple[_Kernel, Array]]) -> None:
         if waiting:
-            self._parts.append(_Part(self._gpu, [k for k, _ in waiting], [t for _, t in waiting]))
+            first = len(self._singles) - len(waiting)
+            self._parts.append(_Part(self, first, [k for k, _ in waiting], [t for _, t in waiting]))
             waiting.clear()
+
+    def is_foreign(self, number: int) -> bool:
+        """Whether a phase is a user's kernel."""
+        code = self._codes[number]
+        return isinstance(code, KernelText) and code.foreign
+
+    def suspects(self) -> tuple[list[str], list[str]]:
+        """What may be running: users' kernels, then others."""
+        kernels = [k for k in self.started if isinstance(self._codes[k], KernelText)]
+        own = [self.name_of(k) for k in kernels if self.is_foreign(k)]
+        return own, [self.name_of(k) for k in kernels if not self.is_foreign(k)]
 
     def run(self) -> int:
         """Start all phases; the number of the first that refused its data, else -1.
 
         What is copied to the host is there when it returns.
         """
-        gate = self._gpu.gate
+        gate = self.gpu.gate
         return self._run() if gate is None else gate.run(self._run)
 
     def _run(self) -> int:
-        self._gpu.enter()
-        stream = self._gpu.take_stream()
+        self.gpu.enter()
+        stream = self.gpu.take_stream()
+        self.started = self.all
         try:
             for part in self._parts:
                 part.start(stream)
-            self._gpu.wait(stream)
+            self.gpu.wait(stream)
         finally:
-            self._gpu.give_stream(stream)
+            self.started = _NOTHING
+            self.gpu.give_stream(stream)
         return self._refused() if self._checked else -1
 
     def _refused(self) -> int:
@@ -253,10 +318,11 @@ class CudaProgram(Program):
         Args:
             seconds: Receives one float64 for each phase.
         """
-        gpu = self._gpu
+        gpu = self.gpu
         gpu.enter()
         stream = gpu.take_stream()
         events = [gpu.event() for _ in range(len(self._singles) + 1)]
+        self.started = self.all
         try:
             gpu.record(events[0], stream)
             for single, event in zip(self._singles, events[1:], strict=True):
@@ -265,6 +331,7 @@ class CudaProgram(Program):
             gpu.wait(stream)
             seconds[:] = [gpu.seconds(a, b) for a, b in itertools.pairwise(events)]
         finally:
+            self.started = _NOTHING
             for event in events:
                 gpu.end_event(event)
             gpu.give_stream(stream)

@@ -24,7 +24,7 @@ from accord.backends.cuda import program
 from accord.backends.cuda.choices import Choice, Operand, Outcome, Started, name_of, outcome_of, remember
 from accord.backends.cuda.code import Variant, WrittenText
 from accord.backends.cuda.compilers import Compilers, serve_all
-from accord.backends.cuda.driver import Device, Graph
+from accord.backends.cuda.driver import Device, Graph, chosen
 from accord.errors import AccordError, CompileError, ExecutionError
 
 __all__ = ["Gate", "Tuner"]
@@ -159,7 +159,8 @@ class Tuner:
                         self._changed.notify_all()
                         return
                 try:
-                    better = self._measured(batch, compilers, gate)
+                    with chosen(self._gpu.ordinal):
+                        better = self._measured(batch, compilers, gate)
                 finally:
                     with self._changed:
                         self._known.difference_update(c.key for c in batch)
