@@ -16,7 +16,7 @@ from accord.backends.memory import DeviceArray
 from accord.contract.code import TritonCode
 from accord.expr.lang import call
 from builders import model, node
-from gpu_cases import CALLS, CLOSE, agree, calls, of_one, steps, wanted
+from library_cases_on_gpu import CALLS, CLOSE, agree, calls, of_one, steps, wanted
 
 Tensor = accord.Tensor
 F = np.float32

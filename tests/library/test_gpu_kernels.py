@@ -12,7 +12,7 @@ from accord.contract.dtypes import ONNX_TYPES
 from accord.kernels.architectures import ARCHITECTURES, compile_report
 from accord.kernels.bound import bind_kernel, named_sizes, workspace_bytes
 from accord.kernels.device import visible
-from gpu_cases import CALLS, CLOSE, DTYPES, agree, calls, wanted
+from library_cases_on_gpu import CALLS, CLOSE, DTYPES, agree, calls, wanted
 
 pytest.importorskip("triton", reason="Triton is not installed (pip install 'accord[cuda]')")
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed (pip install 'accord[cuda]')")

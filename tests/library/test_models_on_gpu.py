@@ -8,7 +8,7 @@ import accord
 from accord import library
 from accord.errors import AccordError
 from accord.kernels.device import visible
-from gpu_cases import CALLS, CLOSE, agree, calls, of_one, steps, wanted
+from library_cases_on_gpu import CALLS, CLOSE, agree, calls, of_one, steps, wanted
 
 pytestmark = pytest.mark.skipif(not visible(), reason="there is no GPU")
 #: The size of whose output depends on data: its composition takes its place.

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import math
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from accord.backends.protocol import Launch
 from accord.errors import BackendError, CompileError
+from accord.expr.lang import bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.record import record
@@ -31,6 +33,7 @@ __all__ = [
     "Binary",
     "CudaLaunch",
     "KernelText",
+    "TensorMap",
     "Variant",
     "WrittenText",
     "binary_from",
@@ -144,6 +147,39 @@ class WrittenText(KernelText):
 
 
 @record
+class TensorMap:
+    """How the bulk copy engine walks an operand: a parameter of a kernel, behind its pointers.
+
+    Attributes:
+        operand: Its number.
+        offset: Of the first element, in elements.
+        dtype: Of elements.
+        shape: From the outermost axis.
+        strides: In elements; the last is 1.
+        block: What is copied at once.
+    """
+
+    operand: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: tuple[int, ...]
+
+    @property
+    def type(self) -> str:
+        """As Gluon names it, with the layout that it has in shared memory by default."""
+        item = bits(self.dtype) // 8
+        line = self.block[-1] * item
+        swizzle = next((w for w in (128, 64, 32) if line % w == 0), 0) if math.prod(self.block[:-1]) >= 8 else 0
+        layout = (
+            f"NVMMASharedLayout(swizzle_byte_width={swizzle}, element_bitwidth={8 * item}, rank={len(self.block)}, "
+            "transposed=False, fp4_padded=False, cga_layout=[])"
+        )
+        return f"tensordesc<{POINTERS[self.dtype][1:]}{list(self.block)},{layout}>"
+
+
+@record
 class CudaLaunch(Launch):
     """How a kernel is started for given sizes; ``params`` are its integers, ``tasks`` the programs of the grid.
 
@@ -155,6 +191,7 @@ class CudaLaunch(Launch):
         warps: Of a program.
         stages: Of software pipelines.
         shifts: Bytes that are added to the address of each operand; empty: nothing is added.
+        maps: Parameters that follow the pointers.
         order: For each parameter of the kernel its number among pointers, then integers; empty: they are in this order.
         block: Threads of a block, three axes; the first is 0 where the machine code says it.
         dynamic: Bytes of dynamic shared memory that the launch asks for, beyond what the machine code says.
@@ -168,6 +205,7 @@ class CudaLaunch(Launch):
     warps: int = 4
     stages: int = 2
     shifts: tuple[int, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
     order: tuple[int, ...] = ()
     block: tuple[int, int, int] = (0, 1, 1)
     dynamic: int = 0
@@ -186,6 +224,7 @@ class Variant:
         aligned: All pointers are multiples of 16.
         warps: Of a program.
         stages: Of software pipelines.
+        maps: Types of tensor maps.
     """
 
     kernel: KernelText
@@ -195,16 +234,18 @@ class Variant:
     aligned: bool
     warps: int
     stages: int
+    maps: tuple[str, ...] = ()
 
     @staticmethod
     def of(kernel: KernelText, launch: CudaLaunch, *, aligned: bool) -> Variant:
         """The variant that a launch needs."""
-        return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages)
+        maps = tuple(m.type for m in launch.maps)
+        return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages, maps)
 
     @property
     def settings(self) -> tuple[Any, ...]:
         """All but the text, in order."""
-        return self.constants, self.hints, self.wide, self.aligned, self.warps, self.stages
+        return self.constants, self.hints, self.wide, self.aligned, self.warps, self.stages, self.maps
 
 
 @record
@@ -221,6 +262,7 @@ class Binary:
         registers: Of a thread.
         spills: Bytes of local memory of a thread.
         cluster: Blocks of a cluster; each program is one.
+        maps: Of each tensor map: how its blocks are swizzled, as the driver numbers it, and what is copied at once.
     """
 
     cubin: bytes
@@ -232,6 +274,7 @@ class Binary:
     registers: int
     spills: int
     cluster: int = 1
+    maps: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 _LOCK = threading.Lock()
@@ -317,6 +360,7 @@ def _stored(variant: Variant, target: int) -> Binary | None:
         return None
     length = int.from_bytes(payload[:4], "little")
     facts = json.loads(bytes(payload[4 : 4 + length]))
+    facts[-1] = tuple((swizzle, tuple(box)) for swizzle, box in facts[-1])
     return Binary(bytes(payload[4 + length :]), *facts)
 
 
@@ -329,7 +373,7 @@ def _compiled(variant: Variant, target: int) -> Binary:
     signature: dict[str, str] = {}
     values: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
-    pointers, integers = iter(kernel.pointers), iter(variant.hints)
+    pointers, maps, integers = iter(kernel.pointers), iter(variant.maps), iter(variant.hints)
     for i, name in enumerate(function.arg_names):
         if name in constants:
             signature[name], values[(i,)] = "constexpr", constants[name]
@@ -340,6 +384,10 @@ def _compiled(variant: Variant, target: int) -> Binary:
             if variant.aligned:
                 attributes[(i,)] = [["tt.divisibility", 16]]
             continue
+        described = next(maps, None)
+        if described is not None:
+            signature[name] = described
+            continue
         hint = next(integers)
         if hint == "1":
             signature[name], values[(i,)] = "constexpr", 1
@@ -349,8 +397,9 @@ def _compiled(variant: Variant, target: int) -> Binary:
             attributes[(i,)] = [["tt.divisibility", 16]]
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
     compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
-    passed = sum(t != "constexpr" for t in signature.values())
-    return binary_from(compiled, passed)
+    # a tensor map is passed with its shape and strides
+    walks = sum(2 * t.partition("]")[0].count(",") + 2 for t in variant.maps)
+    return binary_from(compiled, sum(t != "constexpr" for t in signature.values()) + walks)
 
 
 def binary_from(compiled: Any, passed: int) -> Binary:
@@ -370,6 +419,7 @@ def binary_from(compiled: Any, passed: int) -> Binary:
         resources.registers,
         resources.stack,
         int(getattr(metadata, "num_ctas", 1) or 1),
+        tuple((m["swizzle"], tuple(m["block_size"])) for m in getattr(metadata, "tensordesc_meta", None) or ()),
     )
 
 
@@ -381,8 +431,8 @@ def compile_variant(variant: Variant, target: int) -> Binary:
         CompileError: the kernel does not compile.
     """
     made = variant.kernel.compile(variant, target)
-    numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills, made.cluster]
-    facts = json.dumps([made.name, *numbers]).encode()
+    numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills]
+    facts = json.dumps([made.name, *numbers, made.cluster, made.maps]).encode()
     Storage(_KIND).write(_key(variant, target), [len(facts).to_bytes(4, "little") + facts, made.cubin])
     return made
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ReferenceType, WeakMethod, WeakValueDictionary
 
+from accord.backends.cuda.handles import Function, Graph
 from accord.backends.cuda.loss import Losable
 from accord.backends.cuda.spans import spans_of, whole
 from accord.backends.memory import HOST, Block, Memory, MemoryFullError
@@ -31,6 +32,9 @@ OLDEST_DRIVER: Final = 12040
 _GRAPH_KERNELS: Final = 16384
 #: The oldest compute capability that kernels are generated for.
 OLDEST: Final = (7, 5)
+#: Of a description of a tensor for the bulk copy engine, whose address has to be whole 64 bytes.
+MAP_BYTES: Final = 128
+_MAPPED: Final = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32"}
 
 
 @functools.cache
@@ -46,55 +50,6 @@ def bindings() -> Any:
         raise BackendError(
             "device 'cuda' needs the package cuda-bindings", remedy="pip install 'accord[cuda]'"
         ) from error
-
-
-class Function:
-    """A kernel on a device, unloaded with the last reference to it.
-
-    Attributes:
-        handle: The driver's.
-        block: Threads of a block, three axes.
-        shared: Bytes of dynamic shared memory.
-        cluster: Blocks of a cluster.
-        unload: Called when nobody has it any more.
-    """
-
-    def __init__(
-        self,
-        handle: int,
-        block: tuple[int, int, int],
-        shared: int,
-        cluster: int = 1,
-        unload: Callable[[], None] | None = None,
-    ) -> None:
-        self.handle = handle
-        self.block = block
-        self.shared = shared
-        self.cluster = cluster
-        self._unload = unload
-
-    def __del__(self) -> None:
-        if self._unload is not None:
-            self._unload()
-
-
-class Graph:
-    """What was captured, destroyed with the last reference to it.
-
-    Attributes:
-        handle: The driver's.
-        kernels: What it starts, which it keeps.
-        used: When it was started last.
-    """
-
-    def __init__(self, gpu: Device, handle: Any, kernels: Sequence[Any]) -> None:
-        self._gpu = gpu
-        self.handle = handle
-        self.kernels = kernels
-        self.used = 0.0
-
-    def __del__(self) -> None:
-        self._gpu.forget(self.handle)
 
 
 class Device(Losable):
@@ -359,6 +314,46 @@ class Device(Losable):
                 unload = functools.partial(self.release, "cuLibraryUnload", library)
                 found = self._functions[key] = Function(handle, block, shared, cluster, unload)
             return found
+
+    def write_map(
+        self,
+        target: int,
+        address: int,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        swizzle: int,
+    ) -> None:
+        """Write the 128 bytes with which the bulk copy engine walks a tensor.
+
+        Args:
+            target: Where, in the host's memory.
+            address: Of the tensor, whole 16 bytes.
+            dtype: Of elements: f16, bf16 or f32.
+            shape: From the outermost axis.
+            strides: In bytes, of all axes but the last.
+            box: What is copied at once.
+            swizzle: How it lies in shared memory, as the driver numbers it.
+        """
+        cu = bindings()
+        numbers = [
+            [kind(n) for n in reversed(of)]
+            for kind, of in ((cu.cuuint64_t, shape), (cu.cuuint64_t, strides), (cu.cuuint32_t, box))
+        ]
+        made = self.call(
+            "cuTensorMapEncodeTiled",
+            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAPPED[dtype]}"),
+            len(shape),
+            address,
+            *numbers,
+            [cu.cuuint32_t(1)] * len(shape),
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cu.CUtensorMapSwizzle(swizzle),
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        ctypes.memmove(target, int(made.getPtr()), MAP_BYTES)
 
     def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:
         """Start a kernel.

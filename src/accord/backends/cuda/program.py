@@ -19,10 +19,11 @@ from weakref import WeakMethod
 
 import numpy as np
 
-from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of
-from accord.backends.cuda.driver import Device, Graph, argument_array
+from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, TensorMap, Variant, binary_of
+from accord.backends.cuda.driver import MAP_BYTES, Device, Graph, argument_array
 from accord.backends.protocol import Array, Launch, Phase, Program
-from accord.errors import CompileError
+from accord.errors import CompileError, ExecutionError
+from accord.expr.lang import bits
 from accord.record import record
 
 __all__ = ["CudaProgram", "TransferCode"]
@@ -61,7 +62,8 @@ class _Kernel:
         given = [n for n, hint in zip(launch.params, launch.hints, strict=True) if hint != "1"]
         self._shifts = np.array(launch.shifts or [0] * self._pointers, np.int64)
         self._functions: dict[bool, Any] = {}
-        rest = [*([refusal] if code.refuses else []), *given]
+        walks = [n for m in launch.maps for n in (0, *m.shape, *m.strides)]
+        rest = [*([refusal] if code.refuses else []), *walks, *given]
         self._count = self._pointers + len(rest)
         order = (*(launch.order or range(self._count)), *range(self._count, self._count + _SCRATCH))
         #: Memory of Triton's own, for this launch alone: several may run at once.
@@ -69,6 +71,7 @@ class _Kernel:
         self._values, addresses = argument_array(self._count + _SCRATCH, order)
         for k, n in enumerate(rest):
             self._values[self._pointers + k] = int(n)  # type: ignore[call-overload]
+        self._maps = _Maps(gpu, launch.maps, addresses, self._pointers + code.refuses)
         self._addresses = addresses
         self._parameters = ctypes.addressof(addresses)
         self._cells = np.ctypeslib.as_array(self._values)[: self._pointers]
@@ -81,6 +84,9 @@ class _Kernel:
         if function is None:
             binary = binary_of(Variant.of(self._code, self._launch, aligned=aligned), self._gpu.architecture)
             function = self._functions[aligned] = self._loaded(binary)
+            self._maps.boxes = binary.maps
+        if self._launch.maps:
+            self._maps.write(self._cells)
         self._gpu.launch(function, self._launch.grid, self._parameters, stream)
 
     def __del__(self) -> None:
@@ -96,6 +102,49 @@ class _Kernel:
         block = self._launch.block if self._launch.block[0] else (binary.threads, 1, 1)
         shared = binary.shared + self._launch.dynamic
         return self._gpu.function(binary.cubin, binary.name, block, shared, binary.cluster)
+
+
+class _Maps:
+    """Descriptions of operands for the bulk copy engine, in the host's memory; a launch copies them.
+
+    Args:
+        gpu: The device.
+        maps: What is described.
+        addresses: Of a launch's arguments; those of the descriptions are written.
+        first: Number of the argument that is the first description; shape and strides follow each.
+    """
+
+    def __init__(self, gpu: Device, maps: Sequence[TensorMap], addresses: Any, first: int) -> None:
+        self._gpu, self._maps = gpu, maps
+        self._memory = (ctypes.c_byte * (MAP_BYTES * (len(maps) + 1)))()
+        start = -(-ctypes.addressof(self._memory) // MAP_BYTES) * MAP_BYTES
+        self._places = [start + MAP_BYTES * i for i in range(len(maps))]
+        #: What each was written for.
+        self._written = [0] * len(maps)
+        self.boxes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+        for m, place in zip(maps, self._places, strict=True):
+            addresses[first] = place
+            first += 1 + 2 * len(m.shape)
+
+    def write(self, operands: Array) -> None:
+        """Describe the operands at these addresses.
+
+        Raises:
+            ExecutionError: one of them is no multiple of 16.
+        """
+        for i, (m, (swizzle, box)) in enumerate(zip(self._maps, self.boxes, strict=True)):
+            item = bits(m.dtype) // 8
+            address = int(operands[m.operand]) + m.offset * item
+            if address % 16:
+                raise ExecutionError(
+                    f"operand {m.operand} of a matrix product lies at address {address:#x}",
+                    expected="a multiple of 16 bytes",
+                    remedy="Bind memory that was allocated whole, or a part that begins at a multiple of 16 bytes.",
+                )
+            if address != self._written[i]:
+                strides = [s * item for s in m.strides[:-1]]
+                self._gpu.write_map(self._places[i], address, m.dtype, m.shape, strides, box, swizzle)
+                self._written[i] = address
 
 
 class Words:

@@ -8,7 +8,7 @@ from typing import Final
 
 from accord.backends.cuda.choices import Choice, Operand, Started
 from accord.backends.cuda.contraction import ContractionKernel
-from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
+from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.expr.lang import bits
 from accord.record import record
 
@@ -57,7 +57,7 @@ class ContractionChoice(Choice):
     def started(self, way: Tile) -> tuple[Started, ...]:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
         multiplying, adding = launches(self.kernel, way, self.sizes, self.hints)
-        return Started(self.kernel, multiplying), Started(self.kernel.parts, adding)
+        return Started(text_of(self.kernel, way, self.sizes), multiplying), Started(self.kernel.parts, adding)
 
     def operands(self) -> tuple[Operand, ...]:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
@@ -72,7 +72,13 @@ class ContractionChoice(Choice):
 
 
 def contraction_choice(
-    kernel: ContractionKernel, hints: tuple[str, ...], cold: tuple[int, ...], room: int | None, sizes: Sequence[int]
+    kernel: ContractionKernel,
+    hints: tuple[str, ...],
+    cold: tuple[int, ...],
+    room: int | None,
+    sizes: Sequence[int],
+    *,
+    plain: bool = False,
 ) -> ContractionChoice | None:
     """The choice for given sizes; None if the result is empty.
 
@@ -82,6 +88,7 @@ def contraction_choice(
         cold: Numbers of the pointers that are to weights.
         room: Bytes of the workspace; None: as many as tiles want.
         sizes: Values of the kernel's ``names``.
+        plain: The tile by rule is of the kernel's own text.
     """
     known = tuple(sizes)
     p = kernel.problem(known)
@@ -91,7 +98,7 @@ def contraction_choice(
     if room is None:
         wanted = [workspace(kernel, t, known) for t in tiles[:_MEASURED]]
         room = max(wanted[0], *(n for n in wanted if n <= _ROOM), 0)
-    rule = next(t for t in tiles if workspace(kernel, t, known) <= room)
+    rule = next(t for t in tiles if workspace(kernel, t, known) <= room and not (plain and t.hopper))
     return ContractionChoice(kernel, known, hints, room, cold, rule)
 
 

@@ -101,7 +101,7 @@ def _native(
         room = choice.room
         multiplying, adding = choice.started(choice.rule)
         texts = multiplying.kernel, adding.kernel
-    problem = functools.partial(contraction_choice, kernel, hints, weights, room)
+    problem = functools.partial(contraction_choice, kernel, hints, weights, room, plain=choice is None)
     operands = (*range(2 + extras), 2 + extras, 3 + extras if room else 2 + extras)
     phases = [Phase(texts[0], operands, dims, Chosen(problem, 0))]
     if room:
