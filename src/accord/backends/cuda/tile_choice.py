@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Final
 
 from accord.backends.cuda.choices import Choice, Operand, Started
+from accord.backends.cuda.code import CudaLaunch
 from accord.backends.cuda.contraction import ContractionKernel
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.expr.lang import bits
@@ -31,6 +33,7 @@ class ContractionChoice(Choice):
         room: Bytes of its workspace.
         cold: Numbers of the pointers that are to weights.
         rule: The tile by rule.
+        place: Byte of the workspace where parts of sums begin.
     """
 
     kernel: ContractionKernel
@@ -39,6 +42,7 @@ class ContractionChoice(Choice):
     room: int
     cold: tuple[int, ...]
     rule: Tile
+    place: int = 0
 
     kinds = (Tile,)
 
@@ -46,6 +50,12 @@ class ContractionChoice(Choice):
     def content(self) -> str:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
         return repr((self.kernel.symbol, self.sizes, self.hints, self.room, self.cold))
+
+    def launch(self, number: int) -> CudaLaunch:
+        """See :class:`~accord.backends.cuda.choices.Choice`."""
+        found = super().launch(number)
+        shifts = (*(0,) * (len(self.kernel.pointers) - 1), self.place)
+        return dataclasses.replace(found, shifts=shifts) if self.place and found.tasks else found
 
     def ways(self) -> Sequence[Tile]:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
@@ -87,10 +97,11 @@ def contraction_choice(
         hints: What is known of sizes in general.
         cold: Numbers of the pointers that are to weights.
         room: Bytes of the workspace; None: as many as tiles want.
-        sizes: Values of the kernel's ``names``.
+        sizes: Values of the kernel's ``names``, then the byte of the workspace where parts of sums begin.
         plain: The tile by rule is of the kernel's own text.
     """
-    known = tuple(sizes)
+    *values, place = sizes
+    known = tuple(values)
     p = kernel.problem(known)
     if not p.batch * p.m * p.n:
         return None
@@ -99,7 +110,7 @@ def contraction_choice(
         wanted = [workspace(kernel, t, known) for t in tiles[:_MEASURED]]
         room = max(wanted[0], *(n for n in wanted if n <= _ROOM), 0)
     rule = next(t for t in tiles if workspace(kernel, t, known) <= room and not (plain and t.hopper))
-    return ContractionChoice(kernel, known, hints, room, cold, rule)
+    return ContractionChoice(kernel, known, hints, room, cold, rule, place)
 
 
 @functools.lru_cache(maxsize=4096)

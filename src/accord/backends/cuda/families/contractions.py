@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from accord.backends.cuda.choices import Chosen
-from accord.backends.cuda.code import KernelText, hints_of
+from accord.backends.cuda.code import KernelText, exact_hints
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
+from accord.backends.cuda.packing import FEW, Packing, pack_launch, packing_of
 from accord.backends.cuda.tile_choice import contraction_choice
 from accord.backends.epilogue import accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
@@ -27,8 +28,8 @@ from accord.ir.strides import Access, contiguous
 
 __all__ = ["conv", "gemm", "matmul"]
 
-#: Channels below which an image is not brought into another order for a convolution.
-_FEW = 8
+#: Bytes to which parts of a workspace are aligned.
+_LINE = 256
 
 
 @arranges("MatMul", "Gemm")
@@ -88,25 +89,37 @@ def _native(
     weights: tuple[int, ...],
     constants: dict[int, Constant],
     flops: DimLike,
+    packed: tuple[Packing, Access] | None = None,
 ) -> NativeKernel:
     """The kernel of one contraction: what multiplies, and what adds the parts of long sums.
 
-    Sums may be split where all sizes are known: the plan then has room for the parts.
+    Sums may be split where all sizes are known: the plan then has room for the parts. Images of few channels are packed
+    first, in the workspace, before the parts of sums.
     """
     known = [d for d in dims if isinstance(d, int)]
-    hints, room = hints_of(dims), 0
+    hints, scratch = exact_hints(dims), 0
     texts: tuple[KernelText, KernelText] = kernel, kernel.parts
-    choice = contraction_choice(kernel, hints, weights, None, known) if len(known) == len(dims) else None
+    choice = contraction_choice(kernel, hints, weights, None, (*known, 0)) if len(known) == len(dims) else None
     if choice is not None:
-        room = choice.room
+        scratch = choice.room
         multiplying, adding = choice.started(choice.rule)
         texts = multiplying.kernel, adding.kernel
-    problem = functools.partial(contraction_choice, kernel, hints, weights, room, plain=choice is None)
-    operands = (*range(2 + extras), 2 + extras, 3 + extras if room else 2 + extras)
-    phases = [Phase(texts[0], operands, dims, Chosen(problem, 0))]
-    if room:
-        phases.append(Phase(texts[1], operands, dims, Chosen(problem, 1)))
-    return NativeKernel(name, tuple(phases), reads, constants, workspace=room, flops=flops)
+    operands = [*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras]
+    room: DimLike = 0
+    phases = []
+    if packed is not None:
+        packing, image = packed
+        room = D.ceildiv(packing.bytes, _LINE) * _LINE
+        operands[0] = 3 + extras
+        moves, numbers = packing.image_kernel(image)
+        launch = functools.partial(pack_launch, moves, exact_hints(numbers))
+        phases.append(Phase(moves, (0, operands[0]), numbers, launch))
+    own = (*dims, room if scratch else 0)
+    problem = functools.partial(contraction_choice, kernel, hints, weights, scratch, plain=choice is None)
+    phases.append(Phase(texts[0], tuple(operands), own, Chosen(problem, 0)))
+    if scratch:
+        phases.append(Phase(texts[1], tuple(operands), own, Chosen(problem, 1)))
+    return NativeKernel(name, tuple(phases), reads, constants, workspace=room + scratch, flops=flops)
 
 
 def _weights(view: NodeView) -> tuple[int, ...]:
@@ -121,7 +134,7 @@ def images_with_channels_last(view: NodeView) -> Arrangement:
     if shape is None or len(shape) < 3:
         return Arrangement(strided=True)
     x = view.tensor(0).shape
-    if x is not None and isinstance(x[1], int) and x[1] < _FEW:  # rows of pixels are read as well as they lie
+    if x is not None and isinstance(x[1], int) and x[1] < FEW:  # packed, or read as they lie
         return channels_last_arrangement(view, ())
     return channels_last_arrangement(view)
 
@@ -160,17 +173,20 @@ def conv(view: NodeView) -> Kernel | Reason:
         tuple(a.pad for a in axes),
     )
     epilogue, reads = with_bias(view, dtype, out)
+    stored = with_sum(epilogue.expr, accumulator(dtype))
+    packing = packing_of(problem, dtype) if view.tensor(1).is_const else None
+    flops = 2 * D.product((*out, *w[1:]))
     try:
+        if packing is not None:
+            constants[1] = functools.partial(_filled, view.tensor(1), packing)
+            kernel, dims = packing.kernel(view.output_access(), stored, epilogue.extras)
+            own = (packing, view.access(0))
+            return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), (1,), constants, flops, own)
         kernel, dims = problem.kernel(
-            Factor(dtype, view.access(0)),
-            Factor(dtype, weights),
-            view.output_access(),
-            with_sum(epilogue.expr, accumulator(dtype)),
-            epilogue.extras,
+            Factor(dtype, view.access(0)), Factor(dtype, weights), view.output_access(), stored, epilogue.extras
         )
     except CompileError as error:
         return Reason(error.message)
-    flops = 2 * D.product((*out, *w[1:]))
     return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), _weights(view), constants, flops)
 
 
@@ -183,3 +199,7 @@ def _channels_last(shape: Sequence[int]) -> Access:
 
 def _packed(fact: TensorFact) -> Array:
     return np.ascontiguousarray(np.moveaxis(fact.numpy(), 1, -1))
+
+
+def _filled(fact: TensorFact, packing: Packing) -> Array:
+    return packing.weights(fact.numpy())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from accord.backends.cpu.families.windows import counted_of, pool_of
+from accord.backends.cpu.families.windows import PoolProblem, counted_of, pool_of, pooling_of
+from accord.backends.cpu.pools import Pooling
 from accord.backends.cuda.code import CudaLaunch, hints_of
 from accord.backends.cuda.families.table import arranges, selects
 from accord.backends.cuda.windows import WindowKernel, pool_kernel, window_geometry
@@ -39,7 +40,7 @@ def pool(view: NodeView) -> Kernel | Reason:
             p.axes,
             (p.dtype, view.access(0)),
             view.output_access(),
-            p.pooling,
+            _in_own_type(view, p),
             p.epilogue,
             counted=counted_of(view, p.axes),
             indices=p.indices,
@@ -49,6 +50,12 @@ def pool(view: NodeView) -> Kernel | Reason:
         return Reason(error.message)
     phase = window_phase(made, dims, p.operands, D.product(p.shape))
     return NativeKernel(f"{view.node.op_type} {p.dtype}", (phase,), (0,), flops=p.flops)
+
+
+def _in_own_type(view: NodeView, p: PoolProblem) -> Pooling:
+    """Maxima in the type of the elements, of which twice as many are compared at once as of a wider one."""
+    found = pooling_of(view, p.dtype, p.dtype) if p.pooling.join == "max" and p.dtype == "f16" else p.pooling
+    return p.pooling if isinstance(found, Reason) else found
 
 
 def window_phase(
