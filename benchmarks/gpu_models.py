@@ -483,7 +483,7 @@ class _Part:
         import torch
 
         device = self.options.device
-        model = accord.load(self.file, device=device)
+        model = accord.load(self.file, device=device, tuning="full")
         feed = {n: torch.from_numpy(x).to(device) for n, x in self.feed.items()}
         if not self._on_gpu():
             feed = {n: x.numpy() for n, x in feed.items()}

@@ -162,6 +162,12 @@ def parts(ort: Path | None) -> dict[str, Part]:
             560,
             (*torch, "torchvision", "transformers"),
         ),
+        "jitter": Part(
+            "times of runs after a warm-up, and memory at random shapes",
+            [python, "benchmarks/gpu_jitter.py", "--output", _OUTPUT],
+            400,
+            ("onnx", "triton"),
+        ),
         "library": Part(
             "the library beside a copy and PyTorch", [python, "benchmarks/gpu_library.py", _OUTPUT], 180, torch
         ),

@@ -98,7 +98,7 @@ def _run(case: Any, level: int) -> dict[str, Any]:
             v.type.HasField("tensor_type") and v.type.tensor_type.elem_type in _NUMERIC
             for v in (*proto.graph.input, *proto.graph.output)
         )
-        model = accord.load(proto, device="cuda", level=level)
+        model = accord.load(proto, device="cuda", level=level, tuning="off")
         for step in model.plan.steps:
             place = step.placement
             if place.backend not in ("cuda", "plan"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("ACCORD_CACHE", str(Path(tempfile.gettempdir()) / f"accord-tests-{os.getuid()}"))
+os.environ.setdefault("ACCORD_TUNING", "off")  # a model that runs once is not worth it
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "cli")]
 
 

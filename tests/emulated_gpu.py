@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import struct
 import threading
 from collections.abc import Callable, Iterable
@@ -78,6 +79,7 @@ class EmulatedDevice(Losable):
     """
 
     name, architecture, processors, shared = "emulated", 80, 4, 100 << 10
+    cache, gate = 4096, None
 
     def __init__(self, ordinal: int = 0) -> None:
         super().__init__(ordinal)
@@ -283,6 +285,9 @@ class EmulatedDevice(Losable):
                 made[o] = self.issue(o.name, o.work, frozenset(made[a] for a in o.after) or start, o.nbytes, node)
             self._tails[stream] = frozenset(made.values()) or start
 
+    def keep(self, graph: Any, drop: Any, key: bytes) -> None:
+        pass
+
     def forget(self, graph: Any) -> None:
         graph.clear()
 
@@ -364,16 +369,23 @@ class EmulatedKernel:
             interpret(function, arguments, self.launch.grid, self.code.symbol)
 
 
+def _no_processes(**options: Any) -> Any:
+    raise OSError("nothing is compiled for an emulated GPU")
+
+
 def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
     """Have the backend meet emulated GPUs; the first of them is returned, :data:`DEVICES` has all."""
     DEVICES[:] = [EmulatedDevice(k) for k in range(count)]
     patch(driver, "_device", _numbered)
     patch(driver, "ordinal_of", _owner)
     patch(program, "_Kernel", EmulatedKernel)
-    from accord.backends.cuda import CudaBackend
+    from accord.backends.cuda import CudaBackend, tuner
 
-    patch(CudaBackend, "prepare", lambda self, kernels: None)
+    patch(CudaBackend, "_compile", lambda self, launches: None)
     patch(CudaBackend, "lacking", lambda self: None)
+    patch(tuner, "Compilers", _no_processes)
+    patch(tuner, "serve_all", lambda *given, **options: None)
+    os.environ.setdefault("ACCORD_TUNING", "off")
     patch(CudaBackend, "require", lambda self: driver.device(self.ordinal) and None)
     return DEVICES[0]
 

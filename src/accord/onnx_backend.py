@@ -90,7 +90,7 @@ class AccordBackend(Backend):
             BackendError: no backend serves the device.
         """
         options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
-        return AccordRep(load(model, device=_device(device), **options))
+        return AccordRep(load(model, device=_device(device), **{"tuning": "off", **options}))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> Outputs:

@@ -116,7 +116,7 @@ def test_nobody_else_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken(accord.load(content(operator="Abs"))) == ["winograd", "staged"]
     assert taken(accord.load(content(), threads=1)) == ["winograd", "staged"]
     assert taken(accord.load(content(), level=2)) == ["winograd", "staged"]
-    monkeypatch.setattr("accord.runtime.stored._own_code", lambda: "another version")
+    monkeypatch.setattr("accord.runtime.stored.code_digest", lambda: "another version")
     assert taken(accord.load(content())) == ["winograd", "staged"]
 
 

@@ -8,7 +8,15 @@ import importlib
 from accord.backends.protocol import Backend
 from accord.errors import BackendError
 
-__all__ = ["GROUP", "available_backends", "backend_named", "backends_for", "device_number", "import_modules"]
+__all__ = [
+    "GROUP",
+    "available_backends",
+    "backend_named",
+    "backends_for",
+    "device_number",
+    "import_modules",
+    "own_backend",
+]
 
 GROUP = "accord.backends"
 _OWN = frozenset({"cpu", "cuda", "reference", "null"})
@@ -83,6 +91,11 @@ def backend_named(name: str) -> Backend:
     if name not in known:
         raise BackendError(f"no backend '{name}'", expected=f"one of {', '.join(known)}")
     return known[name]
+
+
+def own_backend(device: str) -> Backend | None:
+    """Accord's own backend for ``device``, if there is one, without a look at installed packages."""
+    return backend_named(device) if device_number(device)[0] in _OWN else None
 
 
 def backends_for(device: str, *, reference_only: bool = False) -> list[Backend]:

@@ -79,6 +79,14 @@ class Memory(ABC):
             MemoryError: there is not enough.
         """
 
+    def upload_all(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[Block]:
+        """As :meth:`upload`, of many arrays; they may become parts of one piece of memory.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        return [self.upload(array) for array in arrays]
+
     @abstractmethod
     def read(self, address: int, array: np.ndarray[Any, Any], stream: int | None = None) -> None:
         """Copy from this memory into a row-major array, after what is on ``stream``."""

@@ -39,6 +39,7 @@ __all__ = [
     "Arrangement",
     "Backend",
     "Caller",
+    "ChosenLaunch",
     "Concurrency",
     "Constant",
     "FixedLaunch",
@@ -162,6 +163,25 @@ class FixedLaunch:
         return self.launch
 
 
+class ChosenLaunch(ABC):
+    """The launch of a phase that can be started in several ways, of which all are right.
+
+    What measuring finds counts from the next frame on, so each frame asks for it, and a stored plan keeps it as it is.
+    """
+
+    @abstractmethod
+    def __call__(self, sizes: Sequence[int]) -> Launch:
+        """The launch for these sizes; none where they were :meth:`bound`."""
+
+    def facts(self) -> dict[str, Any] | None:
+        """For people: "way" and "rule", "seconds" by way and why a way was "refused"; None if sizes are not known."""
+        return None
+
+    @abstractmethod
+    def bound(self, sizes: Sequence[int]) -> Callable[[Sequence[int]], Launch]:
+        """The same for these sizes; another launch where they leave no choice."""
+
+
 @record
 class Phase:
     """One function of machine code within a kernel; a phase starts when the one before is done.
@@ -186,6 +206,8 @@ class Phase:
         known = [d for d in self.dims if isinstance(d, int)]
         if len(known) < len(self.dims) or isinstance(self.launch, FixedLaunch):
             return self
+        if isinstance(self.launch, ChosenLaunch):
+            return replace(self, dims=(), launch=self.launch.bound(known)) if self.dims else self
         return replace(self, dims=(), launch=FixedLaunch(self.launch(known)))
 
 
@@ -365,6 +387,7 @@ class Backend(ABC):
             stored so; elsewhere only operands of products are rounded.
         zeros: Returned arrays are zero before a run, since its kernels may compute nothing.
         concurrency: What its programs run at the same time; None: a program's phases run in order.
+        generation: Grows when a :class:`ChosenLaunch` may give another launch than before.
     """
 
     name: str
@@ -376,6 +399,15 @@ class Backend(ABC):
     stores_halves: bool = False
     zeros: bool = False
     concurrency: Concurrency | None = None
+    generation: int = 0
+
+    @property
+    def identity(self) -> str | None:
+        """What kernels and the choice of them depend on, beside Accord's code and this machine's processor.
+
+        It is part of the key of stored plans. None: plans with such kernels are not kept.
+        """
+        return None
 
     @property
     def space(self) -> str:
@@ -462,6 +494,19 @@ class Backend(ABC):
         """
         del nodes
         return Reason(f"{self.name} joins no operators")
+
+    def compiling(self) -> AbstractContextManager[object]:
+        """Entered before a model is compiled, left when its kernels are prepared: help that starts meanwhile."""
+        return nullcontext()
+
+    def tune(self, launches: Sequence[ChosenLaunch], *, wait: bool) -> None:
+        """Measure the ways to start these, whose sizes are known, and use the best from then on.
+
+        Args:
+            launches: What to measure; what was measured before is left out.
+            wait: Return when that is done. If not, it is done beside runs, by what they leave of the machine.
+        """
+        del launches, wait
 
     def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
         """Prepare consecutive phases.

@@ -7,6 +7,7 @@ import math
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,7 @@ def command(
     from accord.runtime.options import thread_count
 
     screen: Screen = ctx.obj
+    choices = replace(choices, tuning=choices.tuning or "full")  # what runs beside it would be timed too
     peers = _peers(against)
     threads = thread_count(choices.threads)
     if output is not None and not output.parent.is_dir():
@@ -139,6 +141,8 @@ def _measure(
     names = sizable(model)
     feed = make_feed(model, (), [t for t in shapes if t.partition("=")[0] in names or "=" not in t], seed)
     inputs = dict(feed)
+    if choices.device != "cpu":
+        model.warm_up([inputs])
     runners: dict[str, Runner] = {_OWN: model}
     failures: dict[str, str] = {}
     for name in peers:

@@ -39,6 +39,7 @@ __all__ = [
     "plural",
     "seconds_text",
     "size_text",
+    "warmup_option",
     "wrong_use",
 ]
 
@@ -219,6 +220,7 @@ class Choices:
     threads: int | None
     disabled_rules: tuple[str, ...]
     precision: str
+    tuning: str | None = None
 
     def options(self, **changes: Any) -> Options:
         """As options of the pipeline.
@@ -237,15 +239,17 @@ class Choices:
             "threads": self.threads,
             "disabled_rules": self.disabled_rules,
             "precision": self.precision,
+            "tuning": self.tuning,
         }
         return Options(**{**chosen, **changes})
 
-    def compile(self, source: Any, screen: Screen, **hooks: Any) -> Model:
+    def compile(self, source: Any, screen: Screen, *, warmup: Sequence[str] = (), **hooks: Any) -> Model:
         """The compiled model, with progress by stage.
 
         Args:
             source: Path or bytes.
             screen: For progress.
+            warmup: What ``--warmup`` was given.
             hooks: ``on_stage``: called after each stage. Without it, the model is what :func:`accord.load` gives: found
                 on disk where it was compiled before, and compiled for sizes that are likely.
         """
@@ -256,14 +260,21 @@ class Choices:
         name = Path(source).name if isinstance(source, (str, Path)) else "model"
         if on_stage is None:
             with screen.progress(f"compiling {name}"):
-                return Model(source, self.options())
+                model = Model(source, self.options())
+            if warmup:
+                from accord.cli.feeds import make_feed
+
+                with screen.progress(f"warming {name} up"):
+                    model.warm_up([make_feed(model, (), text.split(",")) for text in warmup])
+            return model
         with screen.progress(f"compiling {name}", len(STAGES) + 1) as advance:
 
             def done(stage: str, model: Any, analyzer: Any) -> None:
                 on_stage(stage, model, analyzer)
                 advance(stage)
 
-            return Model(source, self.options(), on_stage=done)
+            # who looks at stages runs nothing, and has nothing measured
+            return Model(source, self.options(tuning=self.tuning or "off"), on_stage=done)
 
 
 def check_rule(option: str, rule: str) -> None:
@@ -290,9 +301,10 @@ def compile_options(function: F) -> F:
         threads: int | None,
         disable_rule: tuple[str, ...],
         precision: str,
+        tuning: str | None,
         **rest: Any,
     ) -> Any:
-        choices = Choices(device, level, strict, threads, disable_rule, precision)
+        choices = Choices(device, level, strict, threads, disable_rule, precision, tuning)
         return function(*args, choices=choices, **rest)
 
     options = (
@@ -307,11 +319,28 @@ def compile_options(function: F) -> F:
             show_default=True,
             help="What a float32 model may be computed in; sums of products stay float32.",
         ),
+        click.option(
+            "--tuning",
+            type=click.Choice(["off", "background", "full"]),
+            help="On a GPU, measure the ways to start kernels: not at all, beside runs, or before the first run. "
+            "[default: $ACCORD_TUNING, or background]",
+        ),
         click.option("--disable-rule", multiple=True, metavar="RULE", help="Switch a rewrite rule off; repeatable."),
     )
     for option in reversed(options):
         collected = option(collected)
     return collected  # type: ignore[return-value]
+
+
+def warmup_option(function: F) -> F:
+    """Add ``--warmup``; the function is given ``warmup``, for :meth:`Choices.compile`."""
+    return click.option(
+        "--warmup",
+        multiple=True,
+        metavar="NAME=SIZES,...",
+        help="Sizes as for --shape, with commas between, for which plans, kernels and graphs are made ready before the "
+        "first run; repeatable.",
+    )(function)
 
 
 @dataclass(frozen=True, slots=True)

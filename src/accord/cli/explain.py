@@ -76,7 +76,18 @@ def command(
 
     Nothing is run. Memory is planned for the shapes given.
     """
-    from accord.cli.placed import backend_counts, chosen, copies, fallback_text, fallbacks, remarks, rounded, streams
+    from accord.cli.placed import (
+        backend_counts,
+        chosen,
+        copies,
+        draw_measured,
+        fallback_text,
+        fallbacks,
+        measured,
+        remarks,
+        rounded,
+        streams,
+    )
 
     if rule is not None:
         check_rule("--rule", rule)
@@ -105,6 +116,7 @@ def command(
         "wide": [{"node": s.node, "op": s.op, "reason": str(s.reason)} for s in log.skipped if s.rule == "store-half"],
         "remarks": remarks(plan),
         "tuned": chosen(plan, dict(compiled.options.choices or ())),
+        "ways": measured(compiled, memory and memory["shapes"]),
         "copies": copies(plan),
         "streams": streams(plan),
         "memory": memory,
@@ -138,6 +150,8 @@ def command(
         if data["streams"]:
             on = [(s["step"], s["op"], s["stream"], ", ".join(s["waits_for"])) for s in data["streams"]]
             table(console, "Streams", ("step", "operator", ">stream", "waits for an event of"), on)
+        if data["ways"]:
+            draw_measured(console, data["ways"])
         if memory is None:
             line(console, "Memory: the model leaves shapes open; --shape gives them")
         else:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from accord.backends.protocol import NativeKernel
+from accord.cli.common import seconds_text, table
 from accord.plan.plan import Plan, all_plans, all_steps
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from accord.runtime.model import Model
 
 __all__ = [
     "backend_counts",
     "chosen",
     "copies",
+    "draw_measured",
     "fallback_counts",
     "fallback_text",
     "fallbacks",
+    "measured",
     "remarks",
     "rounded",
     "streams",
@@ -63,6 +71,38 @@ def chosen(plan: Plan, choices: Mapping[str, str]) -> list[dict[str, str]]:
         for p, k in kernels
         if k.alternative and choices.get(p.node) == k.alternative
     ]
+
+
+def measured(model: Model, shapes: Mapping[str, Sequence[int]] | None) -> list[dict[str, Any]]:
+    """Each kernel that can be started in several ways, and what is known of them.
+
+    Args:
+        model: The model.
+        shapes: Of its inputs; None: kernels whose sizes depend on them are left out.
+    """
+    from accord.runtime.warm import choices
+
+    env = None if shapes is None else model.environment(shapes)
+    keys = [] if env is None else [tuple(env[s] for s in model.plan.symbols)]
+    with model.executor.device.active():
+        return [
+            {"node": step.placement.node, "op": step.placement.op, **facts}
+            for step, launch in choices(model.executor, keys)
+            if (facts := launch.facts()) is not None
+        ]
+
+
+def draw_measured(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print what :func:`measured` gives, equal rows as one."""
+    shown: Counter[tuple[str, ...]] = Counter()
+    for row in rows:
+        seconds = row["seconds"]
+        times = f"{seconds_text(seconds[row['way']])} of {len(seconds)}" if row["way"] in seconds else "by rule"
+        rule = f"{seconds_text(seconds[row['rule']])}" if row["rule"] in seconds else ""
+        refused = "; ".join(f"{way}: {why}" for way, why in row["refused"].items())
+        shown[row["op"], row["way"], times, row["rule"] if row["rule"] != row["way"] else "", rule, refused] += 1
+    columns = (">kernels", "operator", "way", ">time", "by rule", ">time", "not measured")
+    table(console, "Ways to start kernels", columns, [(str(n), *row) for row, n in shown.items()])
 
 
 def copies(plan: Plan) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ from accord.cli.common import (
     plural,
     seconds_text,
     table,
+    warmup_option,
     wrong_use,
 )
 from accord.cli.sources import load_option
@@ -43,6 +44,7 @@ __all__ = ["command"]
         "accord run model.onnx --shape x=1x3x320x320 --seed 7",
         "accord run model.onnx --input rate=16000 --strict --json",
         "accord run model.onnx --precision float16 --check-range",
+        "accord run model.onnx --device cuda --warmup batch=1,length=128 --shape batch=1 --shape length=128",
     ),
 )
 @model_argument
@@ -51,6 +53,7 @@ __all__ = ["command"]
 @click.option(
     "--check-range", is_flag=True, help="Also name the first operator whose values leave the range of their type."
 )
+@warmup_option
 @load_option
 @compile_options
 @click.pass_obj
@@ -60,6 +63,7 @@ def command(
     given: Given,
     output: Path | None,
     check_range: bool,
+    warmup: tuple[str, ...],
     choices: Choices,
 ) -> None:
     """Run MODEL once and print what comes out.
@@ -70,7 +74,7 @@ def command(
     from accord.cli.placed import fallback_counts, fallback_text
 
     began = time.perf_counter()
-    compiled = choices.compile(model, screen)
+    compiled = choices.compile(model, screen, warmup=warmup)
     compile_time = time.perf_counter() - began
     feed = given.feed(compiled, screen)
     with screen.progress(f"running {model.name}"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ __all__ = ["command"]
     examples=(
         "accord tune model.onnx",
         "accord tune model.onnx --shape x=1x3x640x640 --threads 1",
+        "accord tune model.onnx --device cuda --shape batch=32",
     ),
 )
 @model_argument
@@ -51,8 +53,15 @@ def command(
 ) -> None:
     """Choose between the kernels of MODEL that are right by measuring them, and remember what is faster.
 
-    Loads of the same file with the same options make the same choices. Sizes that are not given are assumed.
+    Loads of the same file with the same options make the same choices. Sizes that are not given are assumed. On a GPU
+    it is the ways to start kernels that are measured, and what is found counts for every model with such kernels.
     """
+    from accord.backends.discovery import own_backend
+
+    own = own_backend(choices.device)
+    if own is not None and own.memory is not None:
+        _tune_device(screen, model, given, choices)
+        return
     from accord.profile.tuning import tune_with
 
     with screen.progress(f"tuning {model.name}") as advance:
@@ -74,3 +83,22 @@ def command(
         line(console, f"{changed} of {len(found.nodes)} other than by rule{gain}; remembered for later loads")
 
     screen.show({"model": str(model), **found.data()}, draw)
+
+
+def _tune_device(screen: Screen, path: Path, given: Given, choices: Choices) -> None:
+    """Measure the ways to start a model's kernels on a device."""
+    from accord.cli.placed import draw_measured, measured
+
+    model = replace(choices, tuning="full").compile(path, screen)
+    feed = given.feed(model, screen)
+    with screen.progress(f"tuning {path.name}"):
+        model.warm_up([feed])
+    rows = measured(model, {name: value.shape for name, value in feed.items() if hasattr(value, "shape")})
+
+    def draw(console: Console) -> None:
+        if rows:
+            draw_measured(console, rows)
+        else:
+            line(console, "no kernel of this model can be started in several ways")
+
+    screen.show({"model": str(path), "ways": rows}, draw)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from accord.backends.cuda.lanes import borrowed
 from accord.profile.occupancy import Limits
 from accord.profile.peaks import Level, Peaks, Rate, keep_peaks, kept_peaks
 
@@ -90,18 +91,20 @@ def rates_of(architecture: int) -> Mapping[str, int]:
 def _copy_rate(gpu: Device, nbytes: int, copies: int) -> Rate:
     """Bytes a second of copies within the device; what is read and what is written both count."""
     address = gpu.allocate(2 * nbytes)
-    stream: Any = gpu.stream()
+    start, stop = gpu.event(timed=True), gpu.event(timed=True)
     try:
         seconds = []
-        for _ in range(_REPEATS):
-            start, stop = gpu.event(), gpu.event()
-            gpu.record(start, stream)
-            for _ in range(copies):
-                gpu.call("cuMemcpyDtoDAsync", address + nbytes, address, nbytes, stream)
-            gpu.record(stop, stream)
-            gpu.wait(stream)
-            seconds.append(gpu.seconds(start, stop))
+        with borrowed(gpu) as lanes:
+            for _ in range(_REPEATS):
+                gpu.record(start, lanes.origin)
+                for _ in range(copies):
+                    gpu.call("cuMemcpyDtoDAsync", address + nbytes, address, nbytes, lanes.origin)
+                gpu.record(stop, lanes.origin)
+                gpu.wait(lanes.origin)
+                seconds.append(gpu.seconds(start, stop))
     finally:
+        gpu.forget_event(start)
+        gpu.forget_event(stop)
         gpu.free(address)
     best = min(seconds)
     return Rate(2 * nbytes * copies / best, 1 - best / statistics.median(seconds))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block, DeviceArray, Memory
+from accord.backends.memory import Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, Caller, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError
 from accord.ir import dims as D
@@ -53,12 +53,15 @@ class Executor:
         self.stepwise = stepwise
         self.backends = backends
         self.device = device
+        self._memories = {b.memory.space: b.memory for b in backends.values() if b.memory is not None}
         self._lock = threading.Lock()
         self._prepared = False
         self._orders = orders_for(plan)
         #: Constants in other memories than the host's, by slot.
         self._uploaded: dict[int, Block] = {}
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
+        #: The device's when these frames were made; what it starts may be another thing since.
+        self._generation = device.generation
         self._arenas: list[Arena] = []
         #: Runs that were under way at the same time.
         self._abreast = 0
@@ -234,16 +237,14 @@ class Executor:
 
     def _upload(self) -> None:
         """Bring constants to the memories in which they are read."""
-        memories = {b.memory.space: b.memory for b in self.backends.values() if b.memory is not None}
-        for i, array in self.plan.constants.items():
-            space = self.plan.slots[i].space
-            if space == HOST:
-                continue
+        for space, memory in self._memories.items():
+            slots = [i for i in self.plan.constants if self.plan.slots[i].space == space]
             try:
-                self._uploaded[i] = memories[space].upload(array)
+                blocks = memory.upload_all([self.plan.constants[i] for i in slots])
             except MemoryError as error:
                 self._uploaded.clear()
                 raise no_memory_for_constants(error, self.plan, space) from error
+            self._uploaded.update(zip(slots, blocks, strict=True))
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
         """The frame for these sizes and the size of its arenas in bytes; nothing is run."""
@@ -305,6 +306,9 @@ class Executor:
 
     def _borrow(self, key: tuple[int, ...], *, attach: bool = True) -> tuple[Frame, Arena]:
         with self._lock:
+            if (generation := self.device.generation) != self._generation:
+                self._generation = generation
+                self._frames.clear()
             free = self._frames.get(key)
             frame = free.pop() if free else None
             if free is not None:
@@ -319,6 +323,7 @@ class Executor:
             constants = {i: b.address for i, b in self._uploaded.items()}
             with self.device.active():
                 frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
+            frame.generation = generation
         if attach:
             try:
                 frame.attach(arena)
@@ -330,7 +335,8 @@ class Executor:
 
     def _give_back(self, frame: Frame, arena: Arena) -> None:
         with self._lock:
-            self._frames.setdefault(frame.key, []).append(frame)
+            if frame.generation == self._generation:
+                self._frames.setdefault(frame.key, []).append(frame)
             self._arenas.append(arena)
             while len(self._frames) > MAX_FRAMES:
                 self._frames.popitem(last=False)

@@ -85,8 +85,11 @@ class Frame:
         staging_bytes: Memory of the host on the way to other memories that it needs, by their space.
         segments: In order.
         values: For each slot the array (or other value) that Python steps see.
+        generation: The device's when it was made.
         bound: What the caller's arrays were bound by last, if their addresses are still in the table.
     """
+
+    generation = 0
 
     def __init__(
         self,

@@ -7,12 +7,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accord.backends.discovery import backend_named, backends_for
+from accord.backends.discovery import backend_named, backends_for, own_backend
 from accord.backends.memory import DeviceArray, Memory
 from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
@@ -26,9 +27,10 @@ from accord.runtime.binding import Binding
 from accord.runtime.executor import Executor
 from accord.runtime.inputs import Matcher, device_array, place_of
 from accord.runtime.interface import Interface
-from accord.runtime.options import Options, disabled_tuple
+from accord.runtime.options import Options, disabled_tuple, tuning_of
 from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
 from accord.runtime.tuned import as_choices, check_choices, key_with, tuned
+from accord.runtime.warm import example, run_warm, tune
 from accord.runtime.watch import WATCH
 
 if TYPE_CHECKING:
@@ -147,28 +149,36 @@ class Model:
         seconds: Time for each stage of compilation; only "stored" if the plan was found on disk.
     """
 
-    def __init__(self, source: Any, options: Options, *, on_stage: StageHook | None = None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        options: Options,
+        *,
+        on_stage: StageHook | None = None,
+        warmup: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self._source = source
         self._compiled: Compiled | None = None
         self._lock = threading.Lock()
-        if options.device != "cpu":
-            for backend in backends_for(options.device, reference_only=options.reference):
-                backend.require()
+        own = None if options.device == "cpu" or options.reference else own_backend(options.device)
+        if own is not None:
+            own.require()
         start = time.perf_counter()
-        key = model_key(source, options) if options.device == "cpu" else None
+        key = model_key(source, options)
         self.options = tuned(options, key)
         # whoever wants to see the stages needs them to happen
         key = self._key = None if key is None or on_stage is not None else key_with(key, self.options.choices or ())
         stored = None if key is None else read_plan(key)
         first = None if stored is None else _Variant.of(stored)
         if first is None:
-            compiled = self._first_compiled(on_stage)
+            if options.device != "cpu":
+                for backend in backends_for(options.device, reference_only=options.reference):
+                    backend.require()
+            compiled, stored, first = self._ready(lambda: self._first_compiled(on_stage))
             check_choices(compiled.plan, options.choices or ())
-            stored = _stored(compiled)
             self.seconds = compiled.seconds
-            first = _Variant.of(stored)
-            assert first is not None  # only machine code that others have compiled can be gone
-            if key is not None and sum(a.nbytes for a in stored.plan.constants.values()) > _WRITTEN_LATER:
+            nbytes = sum(a.nbytes for a in stored.plan.constants.values())
+            if key is not None and (options.device != "cpu" or nbytes > _WRITTEN_LATER):
                 # the interpreter waits for it before it ends; who is killed meanwhile leaves no entry
                 threading.Thread(target=write_plan, args=(key, stored), name="accord-store").start()
             elif key is not None and write_plan(key, stored):
@@ -193,6 +203,40 @@ class Model:
         self._taken = tuple(v.name for v in self.inputs)
         #: By the places of inputs and outputs, what runs there; None where there was one run.
         self._bound: dict[tuple[Hashable, ...], tuple[Executor, Binding] | None] = {}
+        self._tuning = "off" if options.device == "cpu" else tuning_of(options)
+        if self._tuning != "off":
+            tune(first.executor, wait=self._tuning == "full")
+        if warmup:
+            self.warm_up(warmup)
+
+    def warm_up(self, shapes: Sequence[Mapping[str, Any]]) -> None:
+        """Have all that runs with inputs of some shapes need, and what tuning finds; runs a few times with each.
+
+        Args:
+            shapes: For each kind of run, by name of the input its shape, or an array; inputs whose shape the model
+                says need neither.
+
+        Raises:
+            InputError: as for a call, or a shape is missing.
+            ExecutionError: the model cannot run with zeros; give arrays.
+        """
+        by_executor: dict[int, tuple[Executor, list[list[Any]]]] = {}
+        for given in shapes:
+            values = self._match((), example(self.plan, given))
+            executor = self._executor_for(values)
+            by_executor.setdefault(id(executor), (executor, []))[1].append(values)
+        for executor, feeds in by_executor.values():
+            run_warm(executor, feeds, measure=self._tuning != "off")
+
+    def _ready(self, compiled: Callable[[], Compiled]) -> tuple[Compiled, StoredModel, _Variant]:
+        """What ``compiled`` makes, as it is stored, and ready to run."""
+        own = own_backend(self.options.device)
+        with nullcontext() if own is None else own.compiling():
+            made = compiled()
+            stored = _stored(made)
+            variant = _Variant.of(stored)
+        assert variant is not None  # only machine code that others have compiled can be gone
+        return made, stored, variant
 
     def _first_compiled(self, on_stage: StageHook | None) -> Compiled:
         """Compiled for the sizes that are likely; for any, if a wrong guess leads to a contradiction."""
@@ -232,10 +276,9 @@ class Model:
             stored = None if key is None else read_plan(key)
             made = None if stored is None else _Variant.of(stored)
             if made is None or not made.holds(env):  # its own decisions can be others than the first plan's
-                compiled = self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
-                stored = _stored(compiled)
-                made = _Variant.of(stored)
-                assert made is not None
+                _, stored, made = self._ready(
+                    lambda: self._compile(None, lambda condition: bool(D.evaluate(condition, env)), keep=False)
+                )
                 if key is not None and self._is_unchanged():
                     write_plan(key, stored)
             self._variants = [made, *self._variants[: MAX_VARIANTS - 1]]
@@ -245,6 +288,11 @@ class Model:
         """Whether the file is still the one that was loaded: what is compiled from it now is kept under its name."""
         key = model_key(self._source, self.options)
         return key is not None and key_with(key, self.options.choices or ()) == self._key
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the plan; for tools."""
+        return self._first.executor
 
     def executor_for(self, inputs: Mapping[str, Any]) -> tuple[Executor, list[Any]]:
         """What runs for these inputs, and the inputs as it takes them; for tools that watch runs.
@@ -408,6 +456,22 @@ class Model:
         """What is kept between runs: "plans", and "bytes" of memory for intermediate values."""
         return {"plans": len(self._variants), "bytes": sum(v.executor.held() for v in self._variants)}
 
+    def environment(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Values of the plan's symbols for inputs of these shapes.
+
+        Raises:
+            InputError: a size stays unknown.
+        """
+        probes = []
+        for i in self.plan.inputs:
+            slot = self.plan.slots[i]
+            declared = slot.shape or ()
+            shape = shapes.get(slot.name, [d for d in declared if isinstance(d, int)])
+            if len(shape) != len(declared):
+                raise InputError("its shape is needed", value=slot.name, expected=f"{len(declared)} sizes")
+            probes.append(np.broadcast_to(np.zeros((), slot.dtype), tuple(shape)))
+        return self._first.executor.environment(probes)
+
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Memory that a run with inputs of these shapes needs, without running.
 
@@ -422,16 +486,7 @@ class Model:
             InputError: a size stays unknown.
         """
         plan = self.plan
-        probes = []
-        for i in plan.inputs:
-            slot = plan.slots[i]
-            declared = slot.shape or ()
-            shape = shapes.get(slot.name, [d for d in declared if isinstance(d, int)])
-            if len(shape) != len(declared):
-                raise InputError("its shape is needed", value=slot.name, expected=f"{len(declared)} sizes")
-            probes.append(np.broadcast_to(np.zeros((), slot.dtype), tuple(shape)))
-        executor = self._first.executor
-        frame, arena = executor.memory(executor.environment(probes))
+        frame, arena = self._first.executor.memory(self.environment(shapes))
         unshared = 0
         for i, s in enumerate(plan.slots):
             if i in frame.sizes.shapes and s.first >= 0 and s.dtype is not None:
@@ -499,6 +554,8 @@ def load(
     limits: Limits | None = None,
     precision: str = "float32",
     choices: Mapping[str, str] | None = None,
+    tuning: str | None = None,
+    warmup: Sequence[Mapping[str, Any]] = (),
 ) -> Model:
     """Compile a model for running.
 
@@ -521,6 +578,10 @@ def load(
             "tf32": a GPU multiplies float32 as TF32 (10 bits of mantissa); others ignore it.
         choices: By name of a node, which of its kernel's alternatives to take; others follow the rule, with ``{}`` all
             do. None: what ``accord tune`` has found for this model, if it has.
+        tuning: For GPUs, whether the ways to start kernels are measured: "off", "background" (beside runs, which take
+            what is faster from then on) or "full" (before this returns). What was found is remembered on disk; results
+            differ by rounding at most. None: the environment's ``ACCORD_TUNING``, else "background".
+        warmup: Shapes for which all is ready when this returns, see :meth:`Model.warm_up`.
 
     Raises:
         ModelError: the file or the graph is wrong.
@@ -539,5 +600,6 @@ def load(
         limits=limits,
         precision=precision,
         choices=None if choices is None else as_choices(choices),
+        tuning=tuning,
     )
-    return Model(model, options)
+    return Model(model, options, warmup=warmup)

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from accord.errors import AccordError
 from accord.model.limits import Limits
 
-__all__ = ["MAX_LEVEL", "PRECISIONS", "Options", "disabled_tuple", "thread_count"]
+__all__ = ["MAX_LEVEL", "PRECISIONS", "TUNINGS", "Options", "disabled_tuple", "thread_count", "tuning_of"]
 
 #: The highest optimisation level.
 MAX_LEVEL = 3
 #: What a float32 model may be computed in.
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+#: Whether kernels of a GPU are measured: not at all, beside runs, before the model is ready.
+TUNINGS = ("off", "background", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Options:
         precision: What a float32 model may be computed in; see :func:`accord.load`.
         choices: Pairs of a node and the alternative that its kernel shall take; other nodes follow the rule. None: what
             ``accord tune`` has found for this model, if it has.
+        tuning: Whether ways to start kernels of a GPU are measured, one of :data:`TUNINGS`; None: ``ACCORD_TUNING``
+            says it, else "background". It is no part of what is stored.
     """
 
     device: str = "cpu"
@@ -47,12 +51,15 @@ class Options:
     limits: Limits | None = None
     precision: str = "float32"
     choices: tuple[tuple[str, str], ...] | None = None
+    tuning: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.level <= MAX_LEVEL:
             raise AccordError("unknown optimisation level", expected=f"0 to {MAX_LEVEL}", found=self.level)
         if self.precision not in PRECISIONS:
             raise AccordError("unknown precision", expected=" or ".join(PRECISIONS), found=self.precision)
+        if self.tuning not in (None, *TUNINGS):
+            raise AccordError("unknown tuning", expected=" or ".join(TUNINGS), found=self.tuning)
         if self.disabled_rules:
             from accord.passes.phases import rule_names  # not before it is needed: rules need the graph's library
 
@@ -61,6 +68,18 @@ class Options:
                 raise AccordError(
                     f"unknown rule {', '.join(sorted(unknown))}", expected=f"names among {', '.join(rule_names())}"
                 )
+
+
+def tuning_of(options: Options) -> str:
+    """Whether to measure ways to start kernels: what was asked for, or what the environment says.
+
+    Raises:
+        AccordError: the environment says something else than one of :data:`TUNINGS`.
+    """
+    found = options.tuning or os.environ.get("ACCORD_TUNING") or "background"
+    if found not in TUNINGS:
+        raise AccordError("unknown tuning in ACCORD_TUNING", expected=" or ".join(TUNINGS), found=found)
+    return found
 
 
 def thread_count(requested: int | None) -> int:

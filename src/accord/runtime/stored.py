@@ -8,7 +8,6 @@ options, of Accord's own code and of the machine.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import io
 import os
@@ -22,20 +21,21 @@ from typing import Any
 
 import numpy as np
 
-import accord
-from accord.backends.protocol import FixedLaunch, Kernel, Launch, NativeKernel, Phase
+from accord.backends.discovery import own_backend
+from accord.backends.protocol import FixedLaunch, Kernel, NativeKernel, Phase
 from accord.ir.dims import Dim
 from accord.plan.plan import Plan
 from accord.record import record
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options
-from accord.storage import Storage, digest_of, digest_of_file
+from accord.storage import PAYLOAD, Storage, code_digest, digest_of, digest_of_file
 
 __all__ = ["StoredModel", "model_key", "read_plan", "write_plan"]
 
 #: Arrays of at least this many bytes are kept beside the plan.
 _ASIDE = 256
-_ALIGNMENT = 64
+#: Where they begin in the file; devices want more than processors, and copy all of them at once.
+_ALIGNMENT = 256
 #: What a plan is made of, beside byte code that computes sizes; nothing else is made when an entry is read.
 _MODULES = ("accord.", "numpy", "ml_dtypes")
 _BUILTINS = frozenset({"frozenset", "set", "complex", "slice", "range"})
@@ -96,8 +96,12 @@ def _state(path: str) -> tuple[int, int] | None:
 
 
 def model_key(source: Any, options: Options) -> str | None:
-    """The name of the entry of a model, a path or bytes; None for other sources, and if the user redefines ONNX's."""
-    if any(domain in ("", "ai.onnx") for domain, _ in _users()):
+    """The name of the entry of a model, a path or bytes.
+
+    None for other sources, for devices whose plans are not kept, and if the user redefines ONNX's operators.
+    """
+    device = _device_of(options)
+    if device is None or any(domain in ("", "ai.onnx") for domain, _ in _users()):
         return None
     digest = hashlib.sha256()
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -115,9 +119,17 @@ def model_key(source: Any, options: Options) -> str | None:
     from accord.backends.cpu.machine import machine
 
     folder = place if options.base_dir is None else str(Path(options.base_dir).absolute())
-    settings = (folder, *(str(getattr(options, name)) for name in _OPTIONS), _own_code(), machine().key)
+    settings = (folder, *(str(getattr(options, name)) for name in _OPTIONS), code_digest(), machine().key, device)
     digest.update("\0".join(settings).encode())
     return digest.hexdigest()
+
+
+def _device_of(options: Options) -> str | None:
+    """What a plan depends on of the device; None if plans for it are not kept."""
+    if options.device == "cpu":
+        return ""  # the processor is part of every key
+    own = own_backend(options.device)
+    return None if own is None or options.reference else own.identity
 
 
 def _digest_of_file(path: str | os.PathLike[str]) -> bytes | None:
@@ -132,23 +144,6 @@ def _digest_of_file(path: str | os.PathLike[str]) -> bytes | None:
 
 
 _OPTIONS = ("device", "level", "disabled_rules", "strict", "threads", "stop_after", "reference", "limits", "precision")
-
-
-@functools.cache
-def _own_code() -> str:
-    """A hash of Accord's sources: their sizes and times of change."""
-    found = []
-    folders = [os.path.dirname(accord.__file__)]  # noqa: PTH120  four times as quick as Path, for hundreds of files
-    for folder in folders:
-        with os.scandir(folder) as files:
-            for file in files:
-                if file.name.endswith((".py", ".ll")):
-                    info = file.stat()
-                    found.append((file.path, info.st_size, info.st_mtime_ns))
-                elif file.is_dir() and file.name != "__pycache__":
-                    folders.append(file.path)
-    text = f"{accord.__version__}\0{sys.version}\0{np.__version__}\0{sorted(found)}"
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_plan(key: str, stored: StoredModel) -> bool:
@@ -167,7 +162,7 @@ def write_plan(key: str, stored: StoredModel) -> bool:
     parts: list[bytes | memoryview] = [head, body, table]
     at = sum(len(p) for p in parts)
     for array in pickler.arrays:
-        parts.append(bytes(-at % _ALIGNMENT))
+        parts.append(bytes(_padding(at)))
         data = array.reshape(-1).view(np.uint8).data
         parts.append(data)
         at += len(parts[-2]) + len(data)
@@ -185,7 +180,7 @@ def read_plan(key: str) -> StoredModel | None:
         arrays, at = [], 16 + body + table
         memory = np.frombuffer(payload, np.uint8)
         for dtype, shape in shapes:
-            at += -at % _ALIGNMENT
+            at += _padding(at)
             size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
             arrays.append(memory[at : at + size].view(dtype).reshape(shape))
             at += size
@@ -193,6 +188,11 @@ def read_plan(key: str) -> StoredModel | None:
     except (pickle.UnpicklingError, ValueError, TypeError, AttributeError, ImportError, EOFError, IndexError, KeyError):
         return None
     return stored if isinstance(stored, StoredModel) and stored.is_current() else None
+
+
+def _padding(at: int) -> int:
+    """Bytes between place ``at`` of a payload and the next array."""
+    return -(PAYLOAD + at) % _ALIGNMENT
 
 
 def _has_python_kernels(plan: Plan) -> bool:
@@ -226,8 +226,8 @@ class _Pickler(pickle.Pickler):
         ):  # launches may need all of it, machine code does not
             return Phase, (obj.code.as_stored(), obj.operands, obj.dims, obj.launch)
         if isinstance(obj, FixedLaunch):
-            params = [p.as_stored() if hasattr(p, "as_stored") else p for p in obj.launch.params]
-            return FixedLaunch, (Launch(tuple(params), obj.launch.tasks),)
+            params = tuple(p.as_stored() if hasattr(p, "as_stored") else p for p in obj.launch.params)
+            return FixedLaunch, (dataclasses.replace(obj.launch, params=params),)
         if isinstance(obj, NativeKernel) and obj.constants:  # the plan has them as constants of its own
             return _without_constants, (_fields(obj),)
         if dataclasses.is_dataclass(obj) and not isinstance(obj, type) and hasattr(obj, "__slots__"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from accord.backends.discovery import import_modules
@@ -13,6 +14,7 @@ from accord.backends.protocol import (
     Arrangement,
     Array,
     Backend,
+    ChosenLaunch,
     Concurrency,
     FixedLaunch,
     Kernel,
@@ -29,6 +31,7 @@ from accord.ir.reason import FUSED_DOMAIN, Reason
 
 if TYPE_CHECKING:
     from accord.backends.cuda.driver import Device, DeviceMemory
+    from accord.backends.cuda.tuner import Tuner
     from accord.backends.view import NodeView
     from accord.ir.dims import DimLike
 
@@ -89,6 +92,14 @@ class CudaBackend(Backend):
         from accord.backends.cuda.driver import chosen
 
         return chosen(self.ordinal)
+
+    @property
+    def identity(self) -> str:
+        """The kind of GPU, and the compiler."""
+        from accord.backends.cuda.code import compiler_version
+
+        gpu = self.gpu
+        return f"{gpu.name} sm_{gpu.architecture} {gpu.processors} {gpu.shared} triton {compiler_version()}"
 
     def lacking(self) -> str | None:
         """The driver's library, or a package."""
@@ -174,31 +185,58 @@ class CudaBackend(Backend):
         phase = Phase(TransferCode(inwards=source == HOST), (0, 1, 2), (nbytes,), _one_task)
         return NativeKernel(f"copy {source} to {target}", (phase,), (0,), staged=True)
 
+    def tune(self, launches: Sequence[ChosenLaunch], *, wait: bool) -> None:
+        """See :class:`~accord.backends.protocol.Backend`."""
+        from accord.backends.cuda.choices import BoundLaunch
+
+        with self.active():
+            choices = {launch.choice.key: launch.choice for launch in launches if isinstance(launch, BoundLaunch)}
+            if choices:
+                self._tuner.tune(list(choices.values()), wait=wait)
+
+    @functools.cached_property
+    def _tuner(self) -> Tuner:
+        from accord.backends.cuda.tuner import Tuner
+
+        def found() -> None:
+            self.generation += 1
+
+        return Tuner(self.gpu, found)
+
     def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
-        """Launches on streams."""
+        """Launches on streams; what is compiled nowhere yet is compiled now, several at a time."""
         from accord.backends.cuda.program import CudaProgram
 
         del threads
+        self._compile(launches)
         return CudaProgram(self.gpu, launches, operands, turns)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:
         """Compile what has known sizes, several at a time."""
-        from accord.backends.cuda.code import CudaLaunch, KernelText, Variant, binary_of
-        from accord.cores import on_all_cores
+        phases = [p for k in kernels for p in k.phases if _is_fixed(p)]
+        self._compile([(p, p.launch([d for d in p.dims if isinstance(d, int)])) for p in phases])
+
+    def _compile(self, launches: Sequence[tuple[Phase, Launch]]) -> None:
+        from accord.backends.cuda.code import CudaLaunch, KernelText, Variant, find_binary
 
         target = self.gpu.architecture
         wanted: dict[Variant, None] = {}
-        for phase in (p for k in kernels for p in k.phases):
-            if isinstance(phase.code, KernelText) and _is_fixed(phase):
-                launch = phase.launch([d for d in phase.dims if isinstance(d, int)])
-                if isinstance(launch, CudaLaunch) and launch.tasks:
-                    wanted[Variant.of(phase.code, launch, aligned=True)] = None
-        variants = list(wanted)
+        for phase, launch in launches:
+            if isinstance(phase.code, KernelText) and isinstance(launch, CudaLaunch) and launch.tasks:
+                wanted[Variant.of(launch.text or phase.code, launch, aligned=True)] = None
+        missing = [v for v in wanted if find_binary(v, target) is None]
+        if missing:
+            from accord.backends.cuda.compilers import compile_all
 
-        def compile_one(k: int) -> None:
-            binary_of(variants[k], target)
+            compile_all(missing, target)
 
-        on_all_cores(compile_one, len(variants))
+    def compiling(self) -> AbstractContextManager[object]:
+        """Processes that compile."""
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            return nullcontext()
+        from accord.backends.cuda.compilers import compilers
+
+        return compilers()
 
 
 def _is_fixed(phase: Phase) -> bool:

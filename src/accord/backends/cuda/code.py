@@ -8,16 +8,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,9 +35,13 @@ __all__ = [
     "KernelText",
     "TensorMap",
     "Variant",
+    "WrittenText",
     "binary_from",
     "binary_of",
+    "compile_variant",
+    "compiler_version",
     "exact_hints",
+    "find_binary",
     "function_of",
     "hints_of",
 ]
@@ -88,8 +92,7 @@ class KernelText(ABC):
 
     def content(self, variant: Variant) -> tuple[object, ...]:
         """All that the machine code of a variant depends on, beside the architecture and what compiles it."""
-        v = variant
-        return v.kernel.text(), v.constants, v.hints, v.wide, v.aligned, v.warps, v.stages, v.maps
+        return variant.kernel.text(), *variant.settings
 
     def compile(self, variant: Variant, target: int) -> Binary:
         """The machine code of a variant for an architecture.
@@ -99,6 +102,50 @@ class KernelText(ABC):
             CompileError: it does not compile.
         """
         return _compiled(variant, target)
+
+    def as_stored(self) -> KernelText:
+        """What a stored plan, or another process, has in its place."""
+        return self if self.foreign else WrittenText(self.symbol, self.pointers, self.refuses, self.text())
+
+
+@record
+class WrittenText(KernelText):
+    """A kernel whose text was written before: that takes neither its description nor what writes it.
+
+    Attributes:
+        name: Its symbol.
+        types: Its ``pointers``.
+        refusing: Its ``refuses``.
+        written: Its text.
+    """
+
+    name: str
+    types: tuple[str, ...]
+    refusing: bool
+    written: str
+
+    @property
+    def symbol(self) -> str:
+        """See :class:`KernelText`."""
+        return self.name
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """See :class:`KernelText`."""
+        return self.types
+
+    @property
+    def refuses(self) -> bool:
+        """See :class:`KernelText`."""
+        return self.refusing
+
+    def text(self) -> str:
+        """See :class:`KernelText`."""
+        return self.written
+
+    def as_stored(self) -> KernelText:
+        """Itself."""
+        return self
 
 
 @record
@@ -150,6 +197,7 @@ class CudaLaunch(Launch):
         order: For each parameter of the kernel its number among pointers, then integers; empty: they are in this order.
         block: Threads of a block, three axes; the first is 0 where the machine code says it.
         dynamic: Bytes of dynamic shared memory that the launch asks for, beyond what the machine code says.
+        text: What is started instead of the phase's own text.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
@@ -163,6 +211,7 @@ class CudaLaunch(Launch):
     order: tuple[int, ...] = ()
     block: tuple[int, int, int] = (0, 1, 1)
     dynamic: int = 0
+    text: KernelText | None = None
 
     @staticmethod
     def of(
@@ -226,6 +275,11 @@ class Variant:
         maps = tuple(m.type for m in launch.maps)
         return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages, maps)
 
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """All but the text, in order."""
+        return self.constants, self.hints, self.wide, self.aligned, self.warps, self.stages, self.maps
+
 
 @record
 class Binary:
@@ -258,15 +312,29 @@ class Binary:
 
 _LOCK = threading.Lock()
 _FOUND: dict[tuple[Variant, int], Binary] = {}
+#: Most pieces of machine code that are kept in memory; the oldest go first, and are on disk still.
+_MOST: Final = 4096
 _WAITING: dict[tuple[Variant, int], threading.Event] = {}
 
 
-def binary_of(variant: Variant, target: int) -> Binary:
+def find_binary(variant: Variant, target: int) -> Binary | None:
+    """As :func:`binary_of`; None if it is in no cache."""
+    key = (variant, target)
+    found = _FOUND.get(key)
+    if found is None:
+        found = _stored(variant, target)
+        if found is not None:
+            _keep(key, found)
+    return found
+
+
+def binary_of(variant: Variant, target: int, compiler: Callable[[Variant, int], Binary] | None = None) -> Binary:
     """Machine code of a variant for an architecture, from the cache or the compiler; threads compile side by side.
 
     Args:
         variant: What to compile.
         target: 90 for sm_90.
+        compiler: What compiles it; None: :func:`compile_variant`.
 
     Raises:
         BackendError: Triton is needed and not installed.
@@ -284,9 +352,8 @@ def binary_of(variant: Variant, target: int) -> Binary:
                 break
         other.wait()
     try:
-        made = _stored(variant, target) or _kept(variant, target)
-        with _LOCK:
-            _FOUND[key] = made
+        made = _stored(variant, target) or (compiler or compile_variant)(variant, target)
+        _keep(key, made)
         return made
     finally:
         with _LOCK:
@@ -294,17 +361,30 @@ def binary_of(variant: Variant, target: int) -> Binary:
         own.set()
 
 
+def _keep(key: tuple[Variant, int], binary: Binary) -> None:
+    with _LOCK:
+        while len(_FOUND) >= _MOST:
+            del _FOUND[next(iter(_FOUND))]
+        _FOUND[key] = binary
+
+
 def _key(variant: Variant, target: int) -> str:
-    content = (*variant.kernel.content(variant), target, _version())
+    content = (*variant.kernel.content(variant), target, compiler_version())
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 @functools.cache
-def _version() -> str:
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
+def compiler_version() -> str:
+    """Triton's version, "none" without it.
+
+    It is read from Triton's file: what looks versions of packages up takes longer to import than a stored plan to load.
+    """
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
         return "none"
+    source = Path(spec.origin)
+    said = re.search(r"^__version__ *= *['\"](.+?)['\"]", source.read_text(encoding="utf-8"), re.MULTILINE)
+    return said[1] if said else str(source.stat().st_mtime_ns)
 
 
 def _stored(variant: Variant, target: int) -> Binary | None:
@@ -376,8 +456,13 @@ def binary_from(compiled: Any, passed: int) -> Binary:
     )
 
 
-def _kept(variant: Variant, target: int) -> Binary:
-    """Compiled, and written to the cache."""
+def compile_variant(variant: Variant, target: int) -> Binary:
+    """Compile a variant in this thread and keep what comes of it on disk.
+
+    Raises:
+        BackendError: the compiler is not installed.
+        CompileError: the kernel does not compile.
+    """
     made = variant.kernel.compile(variant, target)
     numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills]
     facts = json.dumps([made.name, *numbers, made.cluster, made.maps]).encode()

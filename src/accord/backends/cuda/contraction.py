@@ -277,6 +277,22 @@ class ContractionKernel(KernelText):
             widths.append(math.gcd(128 // bits(p.dtype), values[f"o{i}"], *strides))
         return Problem(totals[0], totals[1], totals[2], totals[3], sizes[inner_axis], tuple(widths))
 
+    def reach(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """For each pattern, elements of its memory up to the last one that may be touched."""
+        ends = list(itertools.accumulate(self.axes, initial=0))
+        groups = [sizes[first:last] for first, last in itertools.pairwise(ends)]
+        values = dict(zip(self.names, sizes, strict=True))
+        found = []
+        for i, (pattern, share) in enumerate(zip(self.patterns, self.shares, strict=True)):
+            steps = (values[f"s{i}_{j}"] for j in range(pattern.strides))
+            last = values[f"o{i}"]
+            for kinds, group in zip(pattern.kinds, share, strict=True):
+                extents = groups[group] if len(kinds) == self.axes[group] else (math.prod(groups[group]),)
+                strides = [0 if k == "0" else 1 if k == "1" else next(steps) for k in kinds]
+                last += sum(abs(s) * (n - 1) for s, n in zip(strides, extents, strict=True))
+            found.append(max(last, 0) + 1)
+        return tuple(found)
+
 
 @record
 class PartsKernel(KernelText):

@@ -12,18 +12,25 @@ import importlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ReferenceType, WeakMethod, WeakValueDictionary
 
+from accord.backends.cuda.handles import Function, Graph
 from accord.backends.cuda.lanes import borrowed
 from accord.backends.cuda.loss import Losable
+from accord.backends.cuda.spans import spans_of, whole
 from accord.backends.dlpack import CUDA
 from accord.backends.memory import HOST, Block, Memory, MemoryFullError
 from accord.errors import BackendError, ExecutionError
+
+if TYPE_CHECKING:
+    from accord.backends.cuda.tuner import Gate
 
 __all__ = [
     "Device",
     "DeviceMemory",
     "Function",
+    "Graph",
     "chosen",
     "count",
     "device",
@@ -32,6 +39,8 @@ __all__ = [
 
 #: The oldest driver whose interface is used, as the driver tells it: CUDA 12.4.
 OLDEST_DRIVER: Final = 12040
+#: Kernels in all graphs of a device: each takes 3.3 KB there (measured on one H200).
+_GRAPH_KERNELS: Final = 16384
 #: The oldest compute capability that kernels are generated for.
 OLDEST: Final = (7, 5)
 #: Of a description of a tensor for the bulk copy engine, whose address has to be whole 64 bytes.
@@ -54,23 +63,6 @@ def bindings() -> Any:
         ) from error
 
 
-class Function:
-    """A kernel on a device.
-
-    Attributes:
-        handle: The driver's.
-        block: Threads of a block, three axes.
-        shared: Bytes of dynamic shared memory.
-        cluster: Blocks of a cluster.
-    """
-
-    def __init__(self, handle: int, block: tuple[int, int, int], shared: int, cluster: int = 1) -> None:
-        self.handle = handle
-        self.block = block
-        self.shared = shared
-        self.cluster = cluster
-
-
 class Device(Losable):
     """A GPU.
 
@@ -81,7 +73,11 @@ class Device(Losable):
         processors: Multiprocessors.
         shared: Bytes of shared memory that a block may use.
         space: The name of its memory.
+        cache: Bytes of the second-level cache.
+        gate: What keeps runs from measurements while there are any.
     """
+
+    gate: Gate | None = None
 
     def __init__(self, ordinal: int) -> None:
         super().__init__(ordinal)
@@ -117,6 +113,7 @@ class Device(Losable):
         self.architecture = 10 * capability[0] + capability[1]
         self.processors = of("MULTIPROCESSOR_COUNT")
         self.shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        self.cache = of("L2_CACHE_SIZE")
         self._context = int(self.call("cuDevicePrimaryCtxRetain", handle))
         # what each run calls goes straight to the driver: the bindings take longer than some of these functions
         self._set_current = self._entry("cuCtxSetCurrent", ctypes.c_void_p)
@@ -126,9 +123,13 @@ class Device(Losable):
         self._launch_graph = self._entry("cuGraphLaunch", ctypes.c_void_p, ctypes.c_void_p)
         self._launch = self._entry("cuLaunchKernel", ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
         self._loading = threading.Lock()
-        self._functions: dict[tuple[bytes, str, tuple[int, int, int], int], Function] = {}
+        self._functions: WeakValueDictionary[tuple[bytes, str, tuple[int, int, int], int], Function] = (
+            WeakValueDictionary()
+        )
         #: Streams that no run uses now.
         self.idle: list[Any] = []
+        #: The graphs that there are, and who to tell that one has to go.
+        self._graphs: list[tuple[ReferenceType[Graph], WeakMethod[Callable[[bytes], None]], bytes]] = []
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A function of the driver; its results.
@@ -253,6 +254,29 @@ class Device(Losable):
         made.append(int(self.call("cuGraphInstantiate", graph, 0)))
         self.call("cuGraphDestroy", graph)
 
+    def keep(self, graph: Graph, drop: WeakMethod[Callable[[bytes], None]], key: bytes) -> None:
+        """Take a graph among those of the device; where they are too many, those used longest ago go.
+
+        Args:
+            graph: The new one.
+            drop: Called with ``key`` when it has to go.
+            key: What its owner knows it by.
+        """
+        with self._lock:
+            kept = [(g, entry) for entry in self._graphs if (g := entry[0]()) is not None]
+            kept.sort(key=lambda pair: pair[0].used)
+            excess = len(graph.kernels) + sum(len(g.kernels) for g, _ in kept) - _GRAPH_KERNELS
+            gone = []
+            while excess > 0 and kept:
+                old, entry = kept.pop(0)
+                excess -= len(old.kernels)
+                gone.append(entry)
+            self._graphs = [*(entry for _, entry in kept), (ReferenceType(graph), drop, key)]
+        for _, forget, known in gone:
+            owner = forget()
+            if owner is not None:
+                owner(known)
+
     def replay(self, graph: int, stream: int) -> None:
         """Start a graph."""
         self._checked(self._launch_graph(graph, stream), "cuGraphLaunch")
@@ -276,9 +300,7 @@ class Device(Losable):
 
     def forget_event(self, event: int) -> None:
         """Give an event back."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuEventDestroy", event)
+        self.release("cuEventDestroy", event)
 
     def record(self, event: int, stream: int) -> None:
         """Put an event on a stream."""
@@ -299,7 +321,7 @@ class Device(Losable):
     # kernels
 
     def function(self, cubin: bytes, name: str, block: tuple[int, int, int], shared: int, cluster: int = 1) -> Function:
-        """A kernel of a cubin, loaded once."""
+        """A kernel of a cubin, loaded once for all who have it at the same time."""
         key = (cubin, name, block, shared)
         with self._loading:
             found = self._functions.get(key)
@@ -311,7 +333,8 @@ class Device(Losable):
                 if shared > 48 << 10:  # more than every architecture gives unasked
                     most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     self.call("cuFuncSetAttribute", handle, most, shared)
-                found = self._functions[key] = Function(handle, block, shared, cluster)
+                unload = functools.partial(self.release, "cuLibraryUnload", library)
+                found = self._functions[key] = Function(handle, block, shared, cluster, unload)
             return found
 
     def write_map(
@@ -508,6 +531,26 @@ class DeviceMemory(Memory):
         if array.nbytes:
             self.write(block.address, array)
         return block
+
+    def upload_all(self, arrays: Sequence[Any]) -> list[Block]:
+        """See :class:`~accord.backends.memory.Memory`; arrays that follow each other in memory are one copy."""
+        spans, places = spans_of(arrays)
+        total = sum(whole(stop - start) for start, stop, _ in spans)
+        if not total:
+            return [self.allocate(0) for _ in arrays]
+        block = self.allocate(total)
+        gpu = device(self.ordinal)
+        bases, at = [], block.address
+        with borrowed(gpu) as lanes:
+            for start, stop, _ in spans:
+                bases.append(at - start)
+                gpu.to_device(at, start, stop - start, lanes.origin)
+                at += whole(stop - start)
+            gpu.wait(lanes.origin)
+        return [
+            Block(bases[place] + a.ctypes.data if a.nbytes else block.address, a.nbytes, block)
+            for a, place in zip(arrays, places, strict=True)
+        ]
 
     def read(self, address: int, array: Any, stream: int | None = None) -> None:
         """See :class:`~accord.backends.memory.Memory`."""

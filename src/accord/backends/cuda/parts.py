@@ -10,14 +10,16 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakMethod
 
 import numpy as np
 
-from accord.backends.cuda.driver import Device
+from accord.backends.cuda.driver import Device, Graph
 from accord.backends.cuda.lanes import Events, Lanes
 from accord.backends.protocol import Array, Launch, Turn
 from accord.record import record
@@ -142,7 +144,7 @@ class Part:
     """
 
     def __init__(self, program: CudaProgram, entries: Sequence[Entry], *, capturable: bool) -> None:
-        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+        self._graphs: OrderedDict[bytes, Graph] = OrderedDict()
         self._program = weakref.proxy(program)
         self._gpu = gpu = program.gpu
         self._entries = entries
@@ -170,7 +172,7 @@ class Part:
         #: Addresses that the device saw, the runs with them, and their graph.
         self._seen = b""
         self._times = 0
-        self._graph: Any = None
+        self._graph: Graph | None = None
 
     def start(self, origin: int, lanes: Lanes) -> None:
         """Start all, as a graph if they were started with these addresses before.
@@ -185,13 +187,15 @@ class Part:
             self._look_at(addresses)
         for copy in self._inwards:
             copy.stage()
-        if self._graph is None:
+        graph = self._graph
+        if graph is None:
             self._times += 1
             if self._times <= _REPEATS or not self._capturable:
                 self._start_each(origin, lanes)
                 return
-            self._graph = self._captured(lanes)
-        self._gpu.replay(self._graph, origin)
+            graph = self._graph = self._captured(lanes)
+        graph.used = time.monotonic()
+        self._gpu.replay(graph.handle, origin)
 
     def finish(self) -> None:
         """Bring to the host's arrays what the device has copied."""
@@ -248,17 +252,21 @@ class Part:
         self._gpu.wait(stream)
         program.started = program.all[number + 1 :]
 
-    def _captured(self, lanes: Lanes) -> Any:
+    def _captured(self, lanes: Lanes) -> Graph:
         with self._gpu.capturing(lanes.origin) as made:
             self._start_each(lanes.origin, lanes)
-        self._graphs[self._seen] = made[0]
+        key = self._seen
+        graph = self._graphs[key] = Graph(self._gpu, made[0], [e.item for e in self._entries])
         if len(self._graphs) > _GRAPHS:
-            self._gpu.forget(self._graphs.popitem(last=False)[1])
-        return made[0]
+            self._graphs.popitem(last=False)
+        self._gpu.keep(graph, WeakMethod(self._drop), key)
+        return graph
 
-    def __del__(self) -> None:
-        for graph in self._graphs.values():
-            self._gpu.forget(graph)
+    def _drop(self, key: bytes) -> None:
+        """Do without the graph for these addresses."""
+        self._graphs.pop(key, None)
+        self._last = self._seen = b""
+        self._graph = None
 
 
 @functools.cache

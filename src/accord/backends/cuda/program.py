@@ -8,6 +8,7 @@ A run ends when what it copied to the host is there, for which it waits once.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, Final
@@ -219,7 +220,8 @@ class CudaProgram(Program):
             else:
                 assert isinstance(phase.code, KernelText)
                 assert isinstance(launch, CudaLaunch)
-                item = _Kernel(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
+                code = launch.text or phase.code  # a way that was measured may have another text
+                item = _Kernel(gpu, code, launch, table, self._refusals.address + number * _REFUSAL)
             self._entries.append(Entry(number, item, table, turns[number]))
         self._copies = [e.item for e in self._entries if isinstance(e.item, Copy)]
         self._events = Events(gpu)
@@ -247,6 +249,10 @@ class CudaProgram(Program):
 
         What is copied to the host is there when it returns.
         """
+        gate = self.gpu.gate
+        return self._run() if gate is None else gate.run(self._run)
+
+    def _run(self) -> int:
         self.started = self.all
         try:
             with borrowed(self.gpu) as lanes:
@@ -258,6 +264,10 @@ class CudaProgram(Program):
 
     def run_for(self, caller: Caller) -> int:
         """As :meth:`run`; it returns at once where the caller's stream is given and the host needs nothing of it."""
+        gate = self.gpu.gate
+        return self._run_for(caller) if gate is None else gate.run(functools.partial(self._run_for, caller))
+
+    def _run_for(self, caller: Caller) -> int:
         gpu = self.gpu
         self.started = self.all
         with borrowed(gpu) as lanes:

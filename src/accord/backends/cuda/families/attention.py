@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from accord.backends.cuda.attention import (
-    AttentionKernel,
-    JoiningKernel,
-    Tiles,
-    attention_kernel,
-    candidates,
-    geometry,
-    splits,
-)
+from accord.backends.cuda.attention import AttentionKernel, JoiningKernel, attention_kernel, geometry, splits
+from accord.backends.cuda.attention_choice import attention_choice, plain_launch, plain_tiles
+from accord.backends.cuda.choices import Chosen
 from accord.backends.cuda.code import CudaLaunch, hints_of
 from accord.backends.cuda.families.table import arranges, selects
-from accord.backends.cuda.hopper import HopperAttention, hopper_candidates, hopper_geometry, suits_hopper
 from accord.backends.heads import (
     KEY,
     MASK,
@@ -104,17 +96,15 @@ class _Kernel:
         operands += [self.reads.index(i) for i in (MASK, VALID) if self.view.has(i)]
         fixed = [d for d in dims if isinstance(d, int)]
         hints = hints_of(dims)
-        if len(fixed) == len(dims) and 0 not in fixed[:5] and splits(fixed, _chosen(kernel, fixed).rows):
+        if len(fixed) == len(dims) and 0 not in fixed[:5] and splits(fixed, plain_tiles(kernel, fixed).rows):
             kernel, _ = attention_kernel(query, keys, values, result, sizes, self.features, split=True)
             self._split(kernel, dims, operands, fixed)
             return self._native(key.shape[2])
         operands.append(self.numbers[0])
-        if len(fixed) == len(dims) and _suits_hopper(kernel, fixed):
-            hopper = HopperAttention(kernel)
-            phase = Phase(hopper, tuple(operands), dims, functools.partial(_start_hopper, hopper, hints))
-        else:
-            phase = Phase(kernel, tuple(operands), dims, functools.partial(_start, kernel, hints))
-        self.phases.append(phase)
+        choice = attention_choice(kernel, hints, fixed) if len(fixed) == len(dims) else None
+        text = kernel if choice is None else choice.started(choice.rule)[0].kernel
+        problem = functools.partial(attention_choice, kernel, hints)
+        self.phases.append(Phase(text, tuple(operands), dims, Chosen(problem, 0)))
         return self._native(key.shape[2])
 
     def _native(self, keys: DimLike) -> NativeKernel:
@@ -130,7 +120,7 @@ class _Kernel:
         """Programs for parts of the keys, and what joins their sums, which are in the workspace."""
         if not isinstance(self.bytes, int):
             raise CompileError("the size of joined keys is only known at run time")
-        tiles = _chosen(kernel, sizes)
+        tiles = plain_tiles(kernel, sizes)
         sums, stats = geometry(kernel, tiles, sizes).workspace
         places = (self.bytes, self.bytes - (-4 * sums // 256) * 256)
         self.bytes = places[1] + 4 * stats
@@ -171,65 +161,16 @@ class _Kernel:
         self.phases.append(pointwise(extents, [(word, source)], [(word, target)], [operand(0, word)], operands))
 
 
-def _chosen(kernel: AttentionKernel, sizes: Sequence[int]) -> Tiles:
-    from accord.backends.cuda.driver import device
-
-    return next(t for t in candidates(kernel, device().architecture, sizes) if not t.descriptors)
-
-
-def _suits_hopper(kernel: AttentionKernel, sizes: Sequence[int]) -> bool:
-    from accord.backends.cuda.driver import device
-
-    images, heads, _, length, keys = sizes[:5]
-    # with few keys or few blocks of queries the plain kernel's smaller tiles win (measured on one H200)
-    enough = keys >= 2048 and images * heads * length >= 128 * 132
-    return device().architecture == 90 and enough and suits_hopper(kernel, sizes)
-
-
-def _start(kernel: AttentionKernel, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
-    if 0 in sizes[:2] or not sizes[3]:
-        return CudaLaunch((), 0)
-    tiles = _chosen(kernel, sizes)
-    shape = geometry(kernel, tiles, sizes)
-    return CudaLaunch(
-        tuple(sizes),
-        math.prod(shape.grid),
-        (*shape.grid, 1),
-        tuple(shape.constants.items()),
-        hints,
-        any(abs(n) >= 1 << 31 for n in sizes),
-        tiles.warps,
-        tiles.stages,
-    )
-
-
 def _start_part(kernel: AttentionKernel, places: tuple[int, int], before: int, sizes: Sequence[int]) -> CudaLaunch:
-    launch = _start(kernel, hints_of(sizes), sizes)
+    launch = plain_launch(kernel, plain_tiles(kernel, sizes), hints_of(sizes), sizes)
     return replace(launch, shifts=(*(0,) * before, *places))
 
 
 def _start_joining(kernel: JoiningKernel, places: tuple[int, int], sizes: Sequence[int]) -> CudaLaunch:
-    shape = geometry(kernel.first, _chosen(kernel.first, sizes), sizes)
+    shape = geometry(kernel.first, plain_tiles(kernel.first, sizes), sizes)
     values = dict(zip(kernel.first.names, sizes, strict=True))
     numbers = tuple(values[n] for n in kernel.names)
     wide = any(abs(n) >= 1 << 31 for n in numbers)
     constants = (("PARTS", shape.constants["PARTS"]),)
     grid = (shape.joined, 1, 1)
     return CudaLaunch(numbers, shape.joined, grid, constants, hints_of(numbers), wide, shifts=(*places, 0))
-
-
-def _start_hopper(kernel: HopperAttention, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
-    from accord.backends.cuda.driver import device
-
-    tiles = hopper_candidates(kernel.kernel)[0]
-    shape = hopper_geometry(kernel.kernel, tiles, sizes, device().processors)
-    return CudaLaunch(
-        (*sizes, shape.section),
-        shape.grid,
-        (shape.grid, 1, 1),
-        tuple(shape.constants.items()),
-        (*hints, ""),
-        any(abs(n) >= 1 << 31 for n in sizes),
-        shape.warps,
-        1,
-    )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from accord.backends.cuda.code import CudaLaunch, exact_hints
+from accord.backends.cuda.choices import Chosen
+from accord.backends.cuda.code import KernelText, exact_hints
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
 from accord.backends.cuda.packing import FEW, Packing, pack_launch, packing_of
-from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
+from accord.backends.cuda.tile_choice import contraction_choice
 from accord.backends.epilogue import accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
 from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
@@ -42,16 +42,16 @@ def any_matrices(view: NodeView) -> Arrangement:
 @selects("MatMul", epilogue=True)
 def matmul(view: NodeView) -> Kernel | Reason:
     """A batch of products with NumPy's rules."""
-    return _product("matmul", matmul_of(view))
+    return _product("matmul", view, matmul_of(view))
 
 
 @selects("Gemm", epilogue=True)
 def gemm(view: NodeView) -> Kernel | Reason:
     """``alpha * A B + beta * C``."""
-    return _product("gemm", gemm_of(view))
+    return _product("gemm", view, gemm_of(view))
 
 
-def _product(name: str, found: Product | Reason) -> NativeKernel | Reason:
+def _product(name: str, view: NodeView, found: Product | Reason) -> NativeKernel | Reason:
     """The kernel of a batch of products of inputs 0 and 1."""
     if isinstance(found, Reason):
         return found
@@ -77,7 +77,7 @@ def _product(name: str, found: Product | Reason) -> NativeKernel | Reason:
         )
     except CompileError as error:
         return Reason(error.message)
-    return _native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), {}, flops)
+    return _native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), _weights(view), {}, flops)
 
 
 def _native(
@@ -86,22 +86,25 @@ def _native(
     dims: tuple[DimLike, ...],
     reads: tuple[int, ...],
     extras: int,
+    weights: tuple[int, ...],
     constants: dict[int, Constant],
     flops: DimLike,
     packed: tuple[Packing, Access] | None = None,
 ) -> NativeKernel:
     """The kernel of one contraction: what multiplies, and what adds the parts of long sums.
 
-    Where all sizes are known, the tile is chosen now and sums may be split; otherwise when it is started. Images of
-    few channels are packed first, in the workspace, before the parts of sums.
+    Sums may be split where all sizes are known: the plan then has room for the parts. Images of few channels are packed
+    first, in the workspace, before the parts of sums.
     """
     known = [d for d in dims if isinstance(d, int)]
-    tile, scratch = None, 0
-    if len(known) == len(dims) and _count(kernel, known):
-        tile = candidates(kernel, known, _device(), 1)[0]
-        scratch = workspace(kernel, tile, known)
+    hints, scratch = exact_hints(dims), 0
+    texts: tuple[KernelText, KernelText] = kernel, kernel.parts
+    choice = contraction_choice(kernel, hints, weights, None, (*known, 0)) if len(known) == len(dims) else None
+    if choice is not None:
+        scratch = choice.room
+        multiplying, adding = choice.started(choice.rule)
+        texts = multiplying.kernel, adding.kernel
     operands = [*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras]
-    hints = exact_hints(dims)
     room: DimLike = 0
     phases = []
     if packed is not None:
@@ -112,36 +115,16 @@ def _native(
         launch = functools.partial(pack_launch, moves, exact_hints(numbers))
         phases.append(Phase(moves, (0, operands[0]), numbers, launch))
     own = (*dims, room if scratch else 0)
-    code = text_of(kernel, tile, known) if tile is not None else kernel
-    phases.append(Phase(code, tuple(operands), own, functools.partial(_start, kernel, tile, hints, 0)))
+    problem = functools.partial(contraction_choice, kernel, hints, weights, scratch, plain=choice is None)
+    phases.append(Phase(texts[0], tuple(operands), own, Chosen(problem, 0)))
     if scratch:
-        phases.append(Phase(kernel.parts, tuple(operands), own, functools.partial(_start, kernel, tile, hints, 1)))
+        phases.append(Phase(texts[1], tuple(operands), own, Chosen(problem, 1)))
     return NativeKernel(name, tuple(phases), reads, constants, workspace=room + scratch, flops=flops)
 
 
-def _count(kernel: ContractionKernel, sizes: Sequence[int]) -> int:
-    p = kernel.problem(sizes)
-    return p.batch * p.m * p.n
-
-
-def _start(
-    kernel: ContractionKernel, tile: Tile | None, hints: tuple[str, ...], which: int, sizes: Sequence[int]
-) -> CudaLaunch:
-    """The launch of the kernel (0) or of what adds parts (1); the last size is where parts lie in the workspace."""
-    *sizes, place = sizes
-    if tile is None:
-        if not _count(kernel, sizes):
-            return CudaLaunch((), 0)
-        tile = next(t for t in candidates(kernel, sizes, _device(), 64) if t.splits == 1 and not t.hopper)
-    launch = launches(kernel, tile, sizes, hints)[which]
-    return replace(launch, shifts=(0,) * (len(kernel.pointers) - 1) + (place,)) if place else launch
-
-
-def _device() -> Device:
-    from accord.backends.cuda.driver import device
-
-    gpu = device()
-    return Device(gpu.architecture, gpu.shared, gpu.processors)
+def _weights(view: NodeView) -> tuple[int, ...]:
+    """Which of A and B are constant."""
+    return tuple(i for i in (0, 1) if view.tensor(i).is_const)
 
 
 @arranges("Conv")
@@ -197,15 +180,14 @@ def conv(view: NodeView) -> Kernel | Reason:
         if packing is not None:
             constants[1] = functools.partial(_filled, view.tensor(1), packing)
             kernel, dims = packing.kernel(view.output_access(), stored, epilogue.extras)
-            return _native(
-                f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), constants, flops, (packing, view.access(0))
-            )
+            own = (packing, view.access(0))
+            return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), (1,), constants, flops, own)
         kernel, dims = problem.kernel(
             Factor(dtype, view.access(0)), Factor(dtype, weights), view.output_access(), stored, epilogue.extras
         )
     except CompileError as error:
         return Reason(error.message)
-    return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), constants, flops)
+    return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), _weights(view), constants, flops)
 
 
 def _channels_last(shape: Sequence[int]) -> Access:
