@@ -34,13 +34,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import accord
 from accord.backends.cuda import CudaBackend
 from accord.backends.cuda import program as programs
-from accord.backends.cuda.driver import Device, DeviceMemory, device
+from accord.backends.cuda.driver import Device, device
+from accord.backends.cuda.memory import DeviceMemory
 from accord.backends.cuda.parts import Copy
 from accord.backends.memory import DeviceArray
 from accord.backends.protocol import Concurrency
 from accord.plan.plan import Plan
 from accord.runtime.executor import Executor
-from accord.runtime.model import ValueInfo
+from accord.runtime.outputs import ValueInfo
 
 #: Everything is worth a stream.
 ALL = Concurrency(streams=4, event=0.0, least=1.0, flops=1e30, bandwidth=1e30, link=1e30)

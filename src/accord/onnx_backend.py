@@ -15,8 +15,9 @@ from onnx import helper
 from onnx.backend.base import Backend, BackendRep
 
 from accord.errors import AccordError, InputError
-from accord.runtime.model import Model, Outputs, load
+from accord.runtime.model import Model, load
 from accord.runtime.ort_value import element_type
+from accord.runtime.outputs import Outputs
 from accord.runtime.providers import has_device
 
 __all__ = ["AccordBackend", "AccordRep", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]

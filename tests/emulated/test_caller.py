@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import accord
-from accord.backends.cuda.driver import DeviceMemory
+from accord.backends.cuda.memory import DeviceMemory
 from accord.backends.memory import DeviceArray
 from builders import model, node
 

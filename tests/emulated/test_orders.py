@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import accord
 from accord.backends.cuda import CudaBackend, parts
-from accord.backends.cuda.driver import DeviceMemory
+from accord.backends.cuda.memory import DeviceMemory
 from accord.backends.memory import DeviceArray
 from accord.backends.protocol import Concurrency
 from accord.runtime.executor import Executor

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import accord
 from accord.backends.cuda import cupti
 from accord.backends.cuda.cupti import Activity, Call, Copy, Kernel
-from accord.backends.cuda.driver import DeviceMemory
+from accord.backends.cuda.memory import DeviceMemory
 from accord.cli import main
 from accord.errors import BackendError
 from accord.profile import device_runs

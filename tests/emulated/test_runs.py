@@ -65,7 +65,7 @@ def test_a_size_that_recurs_becomes_a_graph(gpu):
 
 
 def on_device(gpu, array):
-    from accord.backends.cuda.driver import DeviceMemory
+    from accord.backends.cuda.memory import DeviceMemory
 
     made = DeviceArray.empty(DeviceMemory(), array.shape, array.dtype)
     made.assign(array)

@@ -9,7 +9,7 @@ import pytest
 
 import accord
 from accord.backends.cuda import code
-from accord.backends.cuda.driver import DeviceMemory
+from accord.backends.cuda.memory import DeviceMemory
 from builders import model, node
 
 F = np.float32

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from accord.runtime.executor import Executor
 from accord.runtime.inputs import Matcher, device_array, place_of
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options, disabled_tuple, tuning_of
+from accord.runtime.outputs import Outputs, ValueInfo
 from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
 from accord.runtime.tuned import as_choices, check_choices, key_with, tuned
 from accord.runtime.warm import example, run_warm, tune
@@ -36,52 +37,7 @@ from accord.runtime.watch import WATCH
 if TYPE_CHECKING:
     from accord.runtime.pipeline import Compiled, StageHook
 
-__all__ = ["Model", "Outputs", "ValueInfo", "load"]
-
-
-@dataclass(frozen=True, slots=True)
-class ValueInfo:
-    """An input or output of a model.
-
-    Attributes:
-        name: Its name.
-        dtype: ONNX name of the element type in lower case ("float", "int64", "string" ...), or what it is instead.
-        shape: One entry an axis, an integer or the text of a symbolic size; None if the rank is unknown.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...] | None
-
-    def __str__(self) -> str:
-        shape = "?" if self.shape is None else "×".join(str(d) for d in self.shape)
-        return f"{self.name}: {self.dtype}[{shape}]"
-
-
-class Outputs(tuple[Any, ...]):
-    """The outputs of a run, in the model's order; ``outputs["name"]`` finds one by name."""
-
-    names: tuple[str, ...]
-
-    def __new__(cls, values: Sequence[Any], names: tuple[str, ...]) -> Outputs:
-        """Outputs ``values`` called ``names``."""
-        made = super().__new__(cls, values)
-        made.names = names
-        return made
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, str):
-            if key not in self.names:
-                raise KeyError(f"no output '{key}'; there are {', '.join(self.names)}")
-            return super().__getitem__(self.names.index(key))
-        return super().__getitem__(key)
-
-    def items(self) -> Iterator[tuple[str, Any]]:
-        """Pairs of name and value."""
-        return zip(self.names, self, strict=True)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Outputs, (tuple(self), self.names))
+__all__ = ["Model", "load"]
 
 
 #: Sets of input shapes (and contents, where they decide) for which the choice of a variant is remembered.

@@ -30,7 +30,8 @@ from accord.errors import BackendError, CompileError
 from accord.ir.reason import FUSED_DOMAIN, Reason
 
 if TYPE_CHECKING:
-    from accord.backends.cuda.driver import Device, DeviceMemory
+    from accord.backends.cuda.driver import Device
+    from accord.backends.cuda.memory import DeviceMemory
     from accord.backends.cuda.tuner import Tuner
     from accord.backends.view import NodeView
     from accord.ir.dims import DimLike
@@ -62,7 +63,7 @@ class CudaBackend(Backend):
     @functools.cached_property
     def memory(self) -> DeviceMemory:  # type: ignore[override]
         """The GPU's."""
-        from accord.backends.cuda.driver import DeviceMemory
+        from accord.backends.cuda.memory import DeviceMemory
 
         return DeviceMemory(self.ordinal)
 
