@@ -59,7 +59,7 @@ class EmulatedDevice:
     to_host = to_device
 
     def call(self, name: str, target: int, source: int, nbytes: int) -> None:
-        assert name in ("cuMemcpyHtoD", "cuMemcpyDtoH")
+        assert name in ("cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemcpyDtoD")
         ctypes.memmove(target, source, nbytes)
 
     def stream(self) -> Any:

@@ -51,6 +51,9 @@ class FarMemory(Memory):
     def write(self, address: int, array) -> None:
         ctypes.memmove(address - FAR, array.ctypes.data, array.nbytes)
 
+    def move(self, target: int, source: int, nbytes: int) -> None:
+        ctypes.memmove(target - FAR, source - FAR, nbytes)
+
 
 class FarCopy(CopyCode):
     """From one memory to the other."""

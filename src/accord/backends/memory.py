@@ -67,6 +67,10 @@ class Memory(ABC):
     def write(self, address: int, array: np.ndarray[Any, Any]) -> None:
         """Copy a row-major array into this memory, after everything that was started before."""
 
+    @abstractmethod
+    def move(self, target: int, source: int, nbytes: int) -> None:
+        """Copy within this memory, after everything that was started before."""
+
     def settle(self) -> None:
         """Wait for what others have started in this memory on the streams that they use where none is named."""
         return
@@ -103,10 +107,26 @@ class DeviceArray:
         block = memory.allocate(math.prod(shape) * dtype.itemsize)
         return cls(memory, block.address, shape, dtype, block)
 
+    @classmethod
+    def of(cls, memory: Memory, array: np.ndarray[Any, Any]) -> DeviceArray:
+        """A new one with the content of an array of the host's.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        made = cls.empty(memory, array.shape, array.dtype)
+        made.assign(array if array.flags.c_contiguous else array.copy(order="C"))
+        return made
+
     @property
     def space(self) -> str:
         """The name of its memory: "cuda:0"."""
         return self.memory.space
+
+    @property
+    def ndim(self) -> int:
+        """Its axes."""
+        return len(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -135,6 +155,21 @@ class DeviceArray:
         """Copy a row-major array of the same shape and dtype into it."""
         if array.nbytes:
             self.memory.write(self.address, array)
+
+    def view(self, shape: Sequence[int], offset: int = 0, dtype: np.dtype[Any] | None = None) -> DeviceArray:
+        """The same memory from byte ``offset`` on as another array."""
+        return DeviceArray(self.memory, self.address + offset, shape, dtype or self.dtype, self)
+
+    def copy(self) -> DeviceArray:
+        """A new array with the same content."""
+        made = DeviceArray.empty(self.memory, self.shape, self.dtype)
+        made.take(self)
+        return made
+
+    def take(self, other: DeviceArray) -> None:
+        """Copy an array of the same size and memory into it."""
+        if other.nbytes:
+            self.memory.move(self.address, other.address, other.nbytes)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         del copy

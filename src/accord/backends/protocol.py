@@ -106,11 +106,18 @@ class HostKernel(ABC):
         name: For people.
         reads: Indices of the inputs that :meth:`run` looks at; None means all. Others are given as None.
         declared: A user's contract says what it takes, so the plan sees to it that the sizes are as it says.
+        space: The memory in which it finds its operands and leaves its results; in another one than the host's they
+            are :class:`~accord.backends.memory.DeviceArray`.
+        hosted: Inputs that it finds in the host's memory all the same, because they decide how it computes.
+        returns: The memory of its results where that is another one than ``space``; "" for ``space``.
     """
 
     name: str = "host"
     reads: tuple[int, ...] | None = None
     declared: bool = False
+    space: str = HOST
+    hosted: tuple[int, ...] = ()
+    returns: str = ""
 
     @abstractmethod
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:

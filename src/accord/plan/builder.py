@@ -217,7 +217,7 @@ class _Assembly:
             elif isinstance(kernel, NativeKernel) and i in kernel.constants:
                 inputs.append(self._packed(v, kernel.constants[i], n.space))
             else:
-                inputs.append(self._slot_for(v, n.space))
+                inputs.append(self._slot_for(v, n.space_of(i)))
             if inputs[-1] >= 0:
                 self._touch(inputs[-1], index)
         bodies = tuple(self._body(n, a, index) for a in n.node.attributes.values() if a.type == ir.AttributeType.GRAPH)

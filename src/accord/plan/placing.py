@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from accord.backends.late import LateCopy
 from accord.backends.memory import HOST
-from accord.backends.protocol import Alias, Kernel, NativeKernel, ViewKernel
+from accord.backends.protocol import Alias, HostKernel, Kernel, NativeKernel, ViewKernel
 from accord.ir import dims as D
 from accord.ir.agreement import Agreement
 from accord.ir.compute import content_symbol
@@ -60,6 +61,11 @@ class PlacedNode:
     def placement(self) -> Placement:
         """Where it runs."""
         return self.placed.placement
+
+    def space_of(self, index: int) -> str:
+        """The memory in which it finds an input."""
+        kernel = self.placement.kernel
+        return _found_in(kernel, index) if isinstance(kernel, HostKernel) else self.space
 
 
 class PlacedGraph:
@@ -138,7 +144,7 @@ class PlacedGraph:
         placed = self.placer.place(node, self._layouts, may_alias=may_alias)
         agreements = self._agreements(node, placed)
         excluded: list[str] = []  # each backend is asked for a late kernel once its own needs what a run tells
-        while unknown := self._told_late(node, placed, agreements):
+        while unknown := self._unknown_symbols(node, placed, agreements):
             if placed.placement.backend in excluded:
                 break
             excluded.append(placed.placement.backend)
@@ -160,13 +166,6 @@ class PlacedGraph:
         late = self._is_late(node, placed.placement.kernel, agreements)
         self.nodes.append(PlacedNode(node, placed, inputs, _reads_of(node, placed), late, agreements, space=space))
 
-    def _told_late(self, node: ir.Node, placed: Placed, agreements: Sequence[Agreement]) -> set[str]:
-        """Names of what a kernel needs and only a run tells."""
-        unknown = self._unknown_symbols(node, placed, agreements)
-        if not unknown and self._space_of(placed) != HOST and self._is_late(node, placed.placement.kernel, agreements):
-            return {str(o.name) for o in node.outputs}  # what is made while running is in the host's memory
-        return unknown
-
     def _brought_together(self, node: ir.Node, placed: Placed) -> tuple[Placed, list[ir.Value | None], str]:
         """What a node reads, in one memory and in the orders that its kernel wants; and which memory that is.
 
@@ -174,14 +173,16 @@ class PlacedGraph:
         """
         inputs, reads = list(node.inputs), _reads_of(node, placed)
         reader = f"{placed.placement.node} ({placed.placement.op})"
-        space = self._space_of(placed)
-        if not placed.aliases and not isinstance(placed.placement.kernel, ViewKernel):
+        space, kernel = self._space_of(placed), placed.placement.kernel
+        if not placed.aliases and not isinstance(kernel, ViewKernel):
             for i in reads:
                 moved = inputs[i]
-                inputs[i] = None if moved is None else self._moved_to(moved, space, reader)
+                where = _found_in(kernel, i) if isinstance(kernel, HostKernel) else space
+                inputs[i] = None if moved is None else self._moved_to(moved, where, reader)
             for captured in self._captured(node):
                 self._moved_to(captured, HOST, reader)
-            if any(self._lies_otherwise(old, new) for old, new in zip(node.inputs, inputs, strict=True)):
+            lies_otherwise = any(self._lies_otherwise(a, b) for a, b in zip(node.inputs, inputs, strict=True))
+            if lies_otherwise and not isinstance(kernel, HostKernel):
                 placed = self.placer.place(node, self._seen_by(node, inputs), space=space)
         elif inputs[reads[0]] in self.spaces:
             space = self.spaces[inputs[reads[0]]]  # type: ignore[index]
@@ -190,7 +191,7 @@ class PlacedGraph:
         orders = {node.inputs[i]: order for i, order in placed.reorders.items()}
         for i, old in enumerate(node.inputs):
             given = inputs[i]
-            if given is not None and old in orders:
+            if given is not None and old in orders and self._order_of(given) != orders[old]:
                 inputs[i] = self._in_order(given, orders[old], reader, space)
         return placed, inputs, space
 
@@ -201,10 +202,11 @@ class PlacedGraph:
         return self.spaces.get(v, HOST)
 
     def _space_of(self, placed: Placed) -> str:
-        """The memory in which a kernel reads and writes."""
-        if not isinstance(placed.placement.kernel, NativeKernel):
-            return HOST
-        return self.placer.backend(placed.placement.backend).space
+        """The memory in which a kernel leaves its results."""
+        kernel = placed.placement.kernel
+        if isinstance(kernel, NativeKernel):
+            return self.placer.backend(placed.placement.backend).space
+        return kernel.returns or kernel.space if isinstance(kernel, HostKernel) else HOST
 
     def on_host(self, v: ir.Value) -> ir.Value:
         """``v``, or its copy in the host's memory."""
@@ -240,22 +242,28 @@ class PlacedGraph:
         view = self._moved_view(v, space, reader)
         if view is not None:
             return view
-        if self._order_of(v) is None:  # it has gaps
+        static = self.is_static(fact)
+        if self._order_of(v) is None or (v in self._layouts and not static):  # it has gaps, or is an array of its own
             v = self._in_order(v, tuple(range(fact.rank or 0)), reader, self.space(v))
             return self._moved_to(v, space, reader)
         owner = self.placer.owner_of(space if space != HOST else self.space(v))
-        nbytes = D.product(fact.shape or ()) * (0 if dtype is None else dtype.itemsize)
         made = ir.Value(name=f"{v.name}.{space}")
         self.facts[made] = fact
         node = ir.Node("", "Identity", [v], outputs=[made], name=f"{v.name}.to.{space}")
         why = f"{reader} reads '{v.name}' in the memory {space}, it is in {self.space(v)}"
-        kernel = owner.transfer(nbytes, self.space(v), space)
+        kernel: Kernel
+        if static:
+            nbytes = D.product(fact.shape or ()) * (0 if dtype is None else dtype.itemsize)
+            kernel = owner.transfer(nbytes, self.space(v), space)
+        else:
+            assert owner.memory is not None
+            kernel = LateCopy(owner.memory, inwards=space != HOST)
         placement = Placement(str(node.name), "Copy", owner.name, kernel, copies=why)
         if v in self._layouts:
             self._layouts[made] = Access(self._strides(v))
         if space != HOST:
             self.spaces[made] = space
-        self.nodes.append(PlacedNode(node, Placed(placement), [v], (0,), late=False, space=space))
+        self.nodes.append(PlacedNode(node, Placed(placement), [v], (0,), late=not static, space=space))
         self._moved[v, space] = made
         return made
 
@@ -483,6 +491,11 @@ class PlacedGraph:
         if not isinstance(fact, TensorFact) or fact.shape is None:
             return set()
         return set().union(*(D.symbols_of(d) for d in fact.shape)) - set(self.early)
+
+
+def _found_in(kernel: HostKernel, index: int) -> str:
+    """The memory in which a kernel finds an input."""
+    return HOST if index in kernel.hosted else kernel.space
 
 
 def _reads_of(node: ir.Node, placed: Placed) -> tuple[int, ...]:

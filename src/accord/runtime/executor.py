@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
+from accord.backends.prepared import Prepared
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
@@ -30,6 +31,8 @@ __all__ = ["Executor"]
 
 #: Frames kept for sizes that were used lately: half a kilobyte a step each. Making one takes longer than a small run.
 MAX_FRAMES = 512
+#: Late kernels that are kept ready for sizes that were met.
+MAX_LATE = 256
 #: Sets of input shapes whose sizes are remembered.
 MAX_SHAPES = 1024
 
@@ -52,6 +55,8 @@ class Executor:
         self._lock = threading.Lock()
         self._prepared = False
         self._orders = orders_for(plan)
+        #: Kernels of late steps for sizes that were met: by number of the step, and sizes.
+        self._prepared_late: OrderedDict[tuple[int, ...], Prepared] = OrderedDict()
         #: Constants in other memories than the host's, by slot.
         self._uploaded: dict[int, Block] = {}
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
@@ -180,6 +185,7 @@ class Executor:
             freed = sum(a.nbytes for a in self._arenas)
             self._arenas.clear()
             self._frames.clear()
+            self._prepared_late.clear()
             self._abreast = 0
         return freed + self._returned.trim() + sum(c.trim() for c in self.children.values())
 
@@ -390,9 +396,10 @@ class Executor:
                 results = kernel.run(arguments)
             elif isinstance(kernel, ViewKernel):
                 shape = self._shape(step.outputs[0], env)
-                results = [np.asarray(arguments[0]).reshape(shape)]
+                source = arguments[0]
+                results = [source.view(shape) if isinstance(source, DeviceArray) else np.asarray(source).reshape(shape)]
             else:
-                results = self._late_native(step, kernel, arguments, env)
+                results = self._late_native(index, step, kernel, arguments, env)
         except AccordError as error:
             if error.node is None:
                 error.node, error.op = placement.node, placement.op
@@ -423,7 +430,7 @@ class Executor:
             target = values[i]
             if produced is target:
                 continue
-            result = np.asarray(produced)
+            result: Any = produced if isinstance(target, DeviceArray) else np.asarray(produced)
             if result.shape != target.shape or result.dtype != target.dtype:
                 raise ExecutionError(
                     "the kernel's result is not what its contract says",
@@ -434,13 +441,16 @@ class Executor:
                     found=f"{result.dtype}{list(result.shape)}",
                     remedy="Correct the operator's shape rule or its reference.",
                 )
-            np.copyto(target, result)
+            if isinstance(target, DeviceArray):
+                target.take(result)
+            else:
+                np.copyto(target, result)
         for i in step.frees:
             if i not in self.plan.inputs:
                 values[i] = None
 
     def _bind_late(self, slot: Slot, result: Any, env: dict[str, int]) -> None:
-        if slot.shape is None or not isinstance(result, np.ndarray):
+        if slot.shape is None or not isinstance(result, (np.ndarray, DeviceArray)):
             return
         for d, n in zip(slot.shape, result.shape, strict=False):
             if isinstance(d, D.Dim):
@@ -454,32 +464,47 @@ class Executor:
         return tuple(D.evaluate(d, env) for d in shape)
 
     def _late_native(
-        self, step: Step, kernel: NativeKernel, arguments: Sequence[Any], env: Mapping[str, int]
+        self, index: int, step: Step, kernel: NativeKernel, arguments: Sequence[Any], env: Mapping[str, int]
     ) -> list[Any]:
         for a in step.agreements:
             size, other = D.evaluate(a.size, env), D.evaluate(a.other, env)
             if not a.holds(size, other):
                 raise disagreement(a, step, size, other)
-        launches = kernel.launches([D.evaluate(d, env) for d in kernel.dims])
-        outputs = [self._late_array(o, env) for o in step.outputs if o >= 0]
+        backend = self.backends[step.placement.backend]
+        prepared = self._ready(index, kernel, backend, [D.evaluate(d, env) for d in kernel.dims])
+        outputs = [self._late_array(o, env, backend.memory) for o in step.outputs if o >= 0]
         operands = [self._laid_out(step.inputs[i], arguments[i]) for i in kernel.reads]
         operands += outputs
-        scratch = D.evaluate(kernel.workspace, env) * self.plan.threads
-        if scratch:
-            operands.append(np.empty(scratch, np.uint8))
-        table = np.array([a.ctypes.data for a in operands], np.int64)
-        started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
-        tables = [table[list(p.operands)] for p, _ in started]
-        program = self.backends[step.placement.backend].program(started, tables, self.plan.threads)
-        if program.run() >= 0:
-            raise self._refused(self.plan.steps.index(step), program.refusal)
+        addresses = [a.address if isinstance(a, DeviceArray) else a.ctypes.data for a in operands]
+        if prepared.workspace:
+            scratch = _scratch(backend.memory, prepared.workspace)
+            addresses.append(scratch.address if isinstance(scratch, Block) else scratch.ctypes.data)
+        refused = prepared.run(addresses)
+        if refused:
+            raise self._refused(index, refused)
         produced = iter(outputs)
         return [next(produced) if o >= 0 else None for o in step.outputs]
 
-    def _late_array(self, slot: int, env: Mapping[str, int]) -> np.ndarray[Any, Any]:
+    def _ready(self, index: int, kernel: NativeKernel, backend: Backend, sizes: list[int]) -> Prepared:
+        """The kernel of a late step for these sizes, kept for the next time."""
+        key = (index, *sizes)
+        with self._lock:
+            found = self._prepared_late.get(key)
+            if found is None:
+                found = self._prepared_late[key] = Prepared(backend, kernel, sizes, self.plan.threads)
+                if len(self._prepared_late) > MAX_LATE:
+                    self._prepared_late.popitem(last=False)
+            else:
+                self._prepared_late.move_to_end(key)
+            return found
+
+    def _late_array(self, slot: int, env: Mapping[str, int], memory: Memory | None) -> Any:
         """A new array that lies as the plan says; without gaps, since a late value is nobody's part."""
         s = self.plan.slots[slot]
         shape = self._shape(slot, env)
+        assert s.dtype is not None
+        if memory is not None:  # the plan knows how it lies
+            return DeviceArray.empty(memory, shape, s.dtype)
         if s.strides is None:
             return np.empty(shape, s.dtype)
         steps = [D.evaluate(d, env) for d in s.strides]
@@ -487,9 +512,15 @@ class Executor:
         made = np.empty([shape[a] for a in order], s.dtype)
         return made.transpose(np.argsort(order))
 
-    def _laid_out(self, slot: int, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _laid_out(self, slot: int, value: Any) -> Any:
         """The array whose memory a kernel gets: row-major, unless the plan says how the value lies."""
-        return value if self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
+        far = isinstance(value, DeviceArray)
+        return value if far or self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
+
+
+def _scratch(memory: Memory | None, nbytes: int) -> Block | np.ndarray[Any, Any]:
+    """Memory for a kernel's workspace, until it is dropped."""
+    return np.empty(nbytes, np.uint8) if memory is None else memory.allocate(nbytes)
 
 
 def _no_memory(error: MemoryError) -> ExecutionError:
@@ -512,13 +543,15 @@ def _detached(value: Any, arena: Arena) -> Any:
     """``value`` with no part in the arena, whose memory will be used again."""
     if isinstance(value, np.ndarray):
         return value.copy() if np.may_share_memory(value, arena.buffer) else value
+    if isinstance(value, DeviceArray):
+        return value.copy() if arena.holds(value) else value
     if isinstance(value, list):
         return [_detached(v, arena) for v in value]
     return value
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, DeviceArray)):
         return f"{value.dtype}{list(value.shape)}"
     return type(value).__name__
 

@@ -13,12 +13,12 @@ from accord.backends.protocol import (
     Array,
     Backend,
     FixedLaunch,
+    HostKernel,
     Kernel,
     Launch,
     NativeKernel,
     Phase,
     Program,
-    ViewKernel,
 )
 from accord.errors import CompileError
 from accord.ir.reason import FUSED_DOMAIN, Reason
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from accord.backends.view import NodeView
     from accord.ir.dims import DimLike
 
-__all__ = ["CudaBackend", "backend"]
+__all__ = ["CudaBackend", "backend", "backend_of"]
 
 
 class CudaBackend(Backend):
@@ -72,7 +72,26 @@ class CudaBackend(Backend):
         self.gpu  # noqa: B018  looking for it is what it does
 
     def select(self, view: NodeView) -> Kernel | Reason:
-        """A generated kernel, a view, or why not."""
+        """A generated kernel, a view, or why not; one that is chosen later where a run knows more."""
+        from accord.backends.cuda.late import late_maker
+        from accord.backends.late import late_or
+
+        host = _for_the_host(view)
+        if host is not None:
+            return host
+        kernel = self.known(view)
+        return late_or(view, kernel, late_maker(self._ordinal)) if isinstance(kernel, Reason) else kernel
+
+    def select_late(self, view: NodeView) -> Kernel | Reason:
+        """A kernel that is chosen when it runs."""
+        from accord.backends.cuda.late import late_maker
+        from accord.backends.late import late_node
+
+        kernel = _for_the_host(view) or self.known(view)
+        return kernel if isinstance(kernel, Reason) else late_node(view, late_maker(self._ordinal))
+
+    def known(self, view: NodeView) -> Kernel | Reason:
+        """As :meth:`select`, by what is known now."""
         from accord.backends.cuda.families.roots import ROOTS
         from accord.backends.cuda.families.table import TABLE
         from accord.backends.cuda.loops import lower_loops
@@ -80,9 +99,6 @@ class CudaBackend(Backend):
         from accord.backends.loops.program import lowered
 
         _register()
-        host = _for_the_host(view)
-        if host is not None:
-            return host
         if view.node.domain == FUSED_DOMAIN:
             kernel = select_fused(view, ROOTS)
         else:
@@ -91,7 +107,8 @@ class CudaBackend(Backend):
                 return Reason(f"no kernel is generated for {view.node.op_type}")
             kernel = selector(view)
         if not isinstance(kernel, NativeKernel):
-            return kernel if isinstance(kernel, (ViewKernel, Reason)) else Reason("it runs in Python")
+            on_host = isinstance(kernel, HostKernel) and kernel.space != self.space
+            return Reason("it runs in Python") if on_host else kernel
         try:
             return lowered(kernel, lower_loops)
         except CompileError as error:
@@ -214,3 +231,9 @@ def _register() -> None:
 
 
 backend = CudaBackend()
+
+
+@functools.cache
+def backend_of(ordinal: int) -> CudaBackend:
+    """The backend of a GPU."""
+    return backend if ordinal == 0 else CudaBackend(ordinal)

@@ -333,6 +333,13 @@ class DeviceMemory(Memory):
         gpu.enter()
         gpu.call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
 
+    def move(self, target: int, source: int, nbytes: int) -> None:
+        """See :class:`~accord.backends.memory.Memory`."""
+        gpu = device(self.ordinal)
+        gpu.enter()
+        gpu.call("cuMemcpyDtoD", target, source, nbytes)
+        gpu.wait(0)  # copies within the device do not wait by themselves
+
     def settle(self) -> None:
         """Wait for the default stream."""
         gpu = device(self.ordinal)
