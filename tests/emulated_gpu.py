@@ -59,8 +59,12 @@ class EmulatedDevice:
     to_host = to_device
 
     def call(self, name: str, target: int, source: int, nbytes: int) -> None:
-        assert name in ("cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemcpyDtoD")
+        assert name in ("cuMemcpyHtoD", "cuMemcpyDtoH")
         ctypes.memmove(target, source, nbytes)
+
+    def move(self, target: int, source: int, width: int, rows: int, steps: tuple[int, int]) -> None:
+        for k in range(rows):
+            ctypes.memmove(target + k * steps[0], source + k * steps[1], width)
 
     def stream(self) -> Any:
         return SimpleNamespace()

@@ -51,8 +51,9 @@ class FarMemory(Memory):
     def write(self, address: int, array) -> None:
         ctypes.memmove(address - FAR, array.ctypes.data, array.nbytes)
 
-    def move(self, target: int, source: int, nbytes: int) -> None:
-        ctypes.memmove(target - FAR, source - FAR, nbytes)
+    def move(self, target: int, source: int, width: int, rows: int = 1, steps: tuple[int, int] = (0, 0)) -> None:
+        for k in range(rows):
+            ctypes.memmove(target - FAR + k * steps[0], source - FAR + k * steps[1], width)
 
 
 class FarCopy(CopyCode):

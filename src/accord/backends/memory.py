@@ -68,8 +68,16 @@ class Memory(ABC):
         """Copy a row-major array into this memory, after everything that was started before."""
 
     @abstractmethod
-    def move(self, target: int, source: int, nbytes: int) -> None:
-        """Copy within this memory, after everything that was started before."""
+    def move(self, target: int, source: int, width: int, rows: int = 1, steps: tuple[int, int] = (0, 0)) -> None:
+        """Copy within this memory, after everything that was started before.
+
+        Args:
+            target: Where to.
+            source: Where from.
+            width: Bytes of a row.
+            rows: How many.
+            steps: Bytes from one row to the next, of the target and of the source.
+        """
 
     def settle(self) -> None:
         """Wait for what others have started in this memory on the streams that they use where none is named."""
@@ -159,6 +167,29 @@ class DeviceArray:
     def view(self, shape: Sequence[int], offset: int = 0, dtype: np.dtype[Any] | None = None) -> DeviceArray:
         """The same memory from byte ``offset`` on as another array."""
         return DeviceArray(self.memory, self.address + offset, shape, dtype or self.dtype, self)
+
+    def part(self, axis: int, index: int) -> DeviceArray:
+        """The elements at ``index`` of an axis, without it: the same memory along the first axis, else a copy."""
+        shape, inside = self._cut(axis)
+        if not axis:
+            return self.view(shape, index * inside)
+        made = DeviceArray.empty(self.memory, shape, self.dtype)
+        if made.nbytes:
+            rows, whole = math.prod(shape[:axis]), self.shape[axis] * inside
+            self.memory.move(made.address, self.address + index * inside, inside, rows, (inside, whole))
+        return made
+
+    def put(self, axis: int, index: int, part: DeviceArray) -> None:
+        """Copy an array to ``index`` of an axis, which it does not have."""
+        shape, inside = self._cut(axis)
+        if part.nbytes:
+            rows, whole = math.prod(shape[:axis]), self.shape[axis] * inside
+            self.memory.move(self.address + index * inside, part.address, inside, rows, (whole, inside))
+
+    def _cut(self, axis: int) -> tuple[tuple[int, ...], int]:
+        """The shape without an axis, and the bytes of one index of it."""
+        rest = self.shape[axis + 1 :]
+        return (*self.shape[:axis], *rest), math.prod(rest) * self.dtype.itemsize
 
     def copy(self) -> DeviceArray:
         """A new array with the same content."""

@@ -109,6 +109,7 @@ class HostKernel(ABC):
         space: The memory in which it finds its operands and leaves its results; in another one than the host's they
             are :class:`~accord.backends.memory.DeviceArray`.
         hosted: Inputs that it finds in the host's memory all the same, because they decide how it computes.
+        untouched: Inputs of which it looks at the shape only, in whatever memory they are.
         returns: The memory of its results where that is another one than ``space``; "" for ``space``.
     """
 
@@ -117,6 +118,7 @@ class HostKernel(ABC):
     declared: bool = False
     space: str = HOST
     hosted: tuple[int, ...] = ()
+    untouched: tuple[int, ...] = ()
     returns: str = ""
 
     @abstractmethod

@@ -158,7 +158,7 @@ class _Assembly:
         last: dict[ir.Value, int] = {}
         for index, n in enumerate(nodes):
             read = [v for i in n.reads if (v := n.inputs[i]) is not None]
-            for v in [*read, *(self.placed.on_host(v) for vs in n.captured.values() for v in vs)]:
+            for v in [*read, *(self.placed.handed(v) for vs in n.captured.values() for v in vs)]:
                 last[v] = index
         for v in self.placed.outputs:
             last[v] = end
@@ -263,7 +263,7 @@ class _Assembly:
     def _body(self, n: PlacedNode, a: ir.Attr, index: int) -> SubPlan:
         captured = n.captured.get(a.name, [])
         plan = self.parent.build(a.value, captures=captured, outer=self.placed.early)
-        slots = tuple(self._slot_for(self.placed.on_host(v)) for v in captured)
+        slots = tuple(self._slot_for(self.placed.handed(v)) for v in captured)
         for s in slots:
             self._touch(s, index)
         return SubPlan(a.name, plan, len(a.value.inputs), slots)

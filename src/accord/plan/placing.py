@@ -26,7 +26,10 @@ from accord.ir.facts import Fact, TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order, channels_last, contiguous, in_order, order_of
 from accord.placement.placement import Placement
-from accord.placement.placer import Placed, Placer
+from accord.placement.placer import CONTROL, Placed, Placer
+
+#: Inputs of control flow that the runtime itself looks at.
+_DECIDING = {"If": (0,), "Loop": (0, 1)}
 
 __all__ = ["PlacedGraph", "PlacedNode", "captured_values", "numpy_dtype"]
 
@@ -116,6 +119,8 @@ class PlacedGraph:
         self.homes: dict[ir.Value, tuple[ir.Value, Access]] = {}
         self.spaces: dict[ir.Value, str] = {}
         self._moved: dict[tuple[ir.Value, str], ir.Value] = {}
+        #: What body graphs get in place of values that they capture.
+        self._handed: dict[ir.Value, ir.Value] = {}
         #: How values lie that are not row-major.
         self._layouts: dict[ir.Value, Access] = {}
         self._reordered: dict[tuple[ir.Value, Order, str], ir.Value] = {}
@@ -161,8 +166,9 @@ class PlacedGraph:
                 self._layouts[out] = Access(alias.access.strides)
         for o in node.outputs:
             self._note_symbols(o)
-            if space != HOST:
-                self.spaces[o] = space
+            own = self._result_space(node, placed, o) if placed.placement.kernel is None else space
+            if own != HOST:
+                self.spaces[o] = own
         late = self._is_late(node, placed.placement.kernel, agreements)
         self.nodes.append(PlacedNode(node, placed, inputs, _reads_of(node, placed), late, agreements, space=space))
 
@@ -178,14 +184,22 @@ class PlacedGraph:
             for i in reads:
                 moved = inputs[i]
                 where = _found_in(kernel, i) if isinstance(kernel, HostKernel) else space
-                inputs[i] = None if moved is None else self._moved_to(moved, where, reader)
+                if isinstance(kernel, HostKernel) and i in kernel.untouched:
+                    continue
+                if moved is not None and (kernel is not None or i in _DECIDING.get(node.op_type, ())):
+                    inputs[i] = self._moved_to(moved, where, reader)
+                elif moved is not None:
+                    inputs[i] = self._captured_as(moved, reader)
             for captured in self._captured(node):
-                self._moved_to(captured, HOST, reader)
+                self._captured_as(captured, reader)
             lies_otherwise = any(self._lies_otherwise(a, b) for a, b in zip(node.inputs, inputs, strict=True))
             if lies_otherwise and not isinstance(kernel, HostKernel):
                 placed = self.placer.place(node, self._seen_by(node, inputs), space=space)
-        elif inputs[reads[0]] in self.spaces:
-            space = self.spaces[inputs[reads[0]]]  # type: ignore[index]
+        else:
+            viewed = inputs[reads[0]]
+            if placed.reorders and viewed is not None and self._is_data(viewed):  # where kernels are preferred
+                viewed = inputs[reads[0]] = self._moved_to(viewed, self.placer.backends[0].space, reader)
+            space = HOST if viewed is None else self.space(viewed)
         # by value, as layouts are: a node that reads one twice (a convolution whose epilogue adds its input) reads it
         # in one order
         orders = {node.inputs[i]: order for i, order in placed.reorders.items()}
@@ -208,15 +222,40 @@ class PlacedGraph:
             return self.placer.backend(placed.placement.backend).space
         return kernel.returns or kernel.space if isinstance(kernel, HostKernel) else HOST
 
-    def on_host(self, v: ir.Value) -> ir.Value:
-        """``v``, or its copy in the host's memory."""
-        return self._moved.get((v, HOST), v)
+    def handed(self, v: ir.Value) -> ir.Value:
+        """What control flow hands to a body graph for ``v``: a row-major value, in whatever memory it is."""
+        return self._handed.get(v, v)
+
+    def _captured_as(self, v: ir.Value, reader: str) -> ir.Value:
+        """``v`` row-major; the runtime hands what is in another memory on as it is."""
+        if v not in self._handed:
+            self._handed[v] = self._row_major(v, reader) if self.space(v) != HOST else v
+        return self._handed[v]
+
+    def _result_space(self, node: ir.Node, placed: Placed, o: ir.Value) -> str:
+        """The memory of an output; results of control flow are where they are computed in all likelihood.
+
+        Integers of at most one axis are taken for sizes there.
+        """
+        if (node.domain, node.op_type) not in CONTROL:
+            return self._space_of(placed)
+        fact = self.facts.get(o)
+        if not isinstance(fact, TensorFact) or fact.dtype is None or numpy_dtype(fact) is None:
+            return HOST
+        if not fact.dtype.is_floating_point() and fact.rank in (0, 1):
+            return HOST
+        return self.placer.backends[0].space
 
     @staticmethod
     def _captured(node: ir.Node) -> list[ir.Value]:
         """What the body graphs of a node read from outside."""
         graphs = [a.value for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
         return [v for g in graphs for v in captured_values(g)]
+
+    def _is_data(self, v: ir.Value) -> bool:
+        """Whether a value is a tensor, and none of sizes, which the host has already."""
+        fact = self.facts.get(v)
+        return isinstance(fact, TensorFact) and numpy_dtype(fact) is not None and fact.elements() is None
 
     def _lies_otherwise(self, old: ir.Value | None, new: ir.Value | None) -> bool:
         """Whether a value that was moved lies otherwise than before: it had gaps."""
@@ -243,7 +282,8 @@ class PlacedGraph:
         if view is not None:
             return view
         static = self.is_static(fact)
-        if self._order_of(v) is None or (v in self._layouts and not static):  # it has gaps, or is an array of its own
+        gaps = fact.shape is not None and self._order_of(v) is None
+        if gaps or (v in self._layouts and not static):  # what only a run sizes is an array, which is row-major
             v = self._in_order(v, tuple(range(fact.rank or 0)), reader, self.space(v))
             return self._moved_to(v, space, reader)
         owner = self.placer.owner_of(space if space != HOST else self.space(v))
@@ -268,9 +308,12 @@ class PlacedGraph:
         return made
 
     def _moved_view(self, v: ir.Value, space: str, reader: str) -> ir.Value | None:
-        """A view of all of another value, as a view of that one's copy; None for what is no such view."""
+        """A view of another value, as a view of that one's copy; None for what is no such view.
+
+        For the host no more is fetched than is wanted.
+        """
         source, alias = self.views.get(v, (None, None))
-        if source is None or alias is None or not alias.whole or self._order_of(source) is None:
+        if source is None or alias is None or not (alias.whole or space != HOST) or self._order_of(source) is None:
             return None
         moved = self._moved_to(source, space, reader)
         if self._strides(moved) != self._strides(source) or moved is source:
@@ -370,7 +413,7 @@ class PlacedGraph:
             for v in {v for i in n.reads if (v := n.inputs[i]) is not None}:
                 readers.setdefault(v, []).append(n)
         fixed = {source for source, _ in self.views.values()} | set(self.views) | set(self.outputs)
-        fixed.update(self.on_host(v) for n in nodes for values in n.captured.values() for v in values)
+        fixed.update(self.handed(v) for n in nodes for values in n.captured.values() for v in values)
         inside: dict[int, set[int]] = {}
         stale: dict[int, PlacedNode] = {}
         orders = {id(n): self._order_of(n.node.outputs[0]) for n in nodes if n.placed.joins is not None}
@@ -482,7 +525,7 @@ class PlacedGraph:
                 if a.type == ir.AttributeType.GRAPH:
                     captured = captured_values(a.value)
                     n.captured[a.name] = captured
-                    needed.update(map(self.on_host, captured))
+                    needed.update(map(self.handed, captured))
                     for v in captured:
                         symbols |= self._late_symbols(v)
 

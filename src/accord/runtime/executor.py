@@ -419,10 +419,11 @@ class Executor:
         self._store(step, results, values, env, arena)
 
     def _store(self, step: Step, results: Sequence[Any], values: list[Any], env: dict[str, int], arena: Arena) -> None:
-        for i, produced in zip(step.outputs, results, strict=False):
+        for i, made in zip(step.outputs, results, strict=False):
             if i < 0:
                 continue
             slot = self.plan.slots[i]
+            produced = self._brought(made, slot) if step.kernel is None else made
             if slot.storage is Storage.LATE:
                 values[i] = _detached(produced, arena)
                 self._bind_late(slot, produced, env)
@@ -448,6 +449,16 @@ class Executor:
         for i in step.frees:
             if i not in self.plan.inputs:
                 values[i] = None
+
+    def _brought(self, value: Any, slot: Slot) -> Any:
+        """A result of control flow in the memory that the plan has it in."""
+        if isinstance(value, DeviceArray) and slot.space == HOST:
+            return value.numpy()
+        if isinstance(value, np.ndarray) and slot.space != HOST:
+            memory = self.device.memory
+            assert memory is not None
+            return DeviceArray.of(memory, value)
+        return value
 
     def _bind_late(self, slot: Slot, result: Any, env: dict[str, int]) -> None:
         if slot.shape is None or not isinstance(result, (np.ndarray, DeviceArray)):

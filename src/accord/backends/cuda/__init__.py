@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from accord.backends.view import NodeView
     from accord.ir.dims import DimLike
 
-__all__ = ["CudaBackend", "backend", "backend_of"]
+__all__ = ["SIZES", "CudaBackend", "backend", "backend_of"]
+
+
+#: Why the host computes what is no data.
+SIZES = Reason("it computes sizes, which stays on the host")
 
 
 class CudaBackend(Backend):
@@ -107,8 +111,8 @@ class CudaBackend(Backend):
                 return Reason(f"no kernel is generated for {view.node.op_type}")
             kernel = selector(view)
         if not isinstance(kernel, NativeKernel):
-            on_host = isinstance(kernel, HostKernel) and kernel.space != self.space
-            return Reason("it runs in Python") if on_host else kernel
+            far = not isinstance(kernel, HostKernel) or kernel.space == self.space or kernel.untouched
+            return kernel if far else Reason("it runs in Python")
         try:
             return lowered(kernel, lower_loops)
         except CompileError as error:
@@ -198,7 +202,7 @@ def _for_the_host(view: NodeView) -> Reason | None:
     """Why a node is better computed by the host: its results are sizes, which the host needs and knows at once."""
     for j, o in enumerate(view.node.outputs):
         if o.name and view.output(j).elements() is not None:
-            return Reason("it computes sizes, which stays on the host")
+            return SIZES
     return None
 
 

@@ -200,6 +200,19 @@ class Device:
         """Copy to the host; done when the stream is."""
         self.call("cuMemcpyDtoHAsync", target, source, nbytes, stream)
 
+    def move(self, target: int, source: int, width: int, rows: int, steps: tuple[int, int]) -> None:
+        """Copy rows within the device; see :meth:`accord.backends.memory.Memory.move`."""
+        if rows == 1 or steps == (width, width):
+            self.call("cuMemcpyDtoD", target, source, width * rows)
+        else:
+            asked = self._driver.CUDA_MEMCPY2D()
+            asked.srcMemoryType = asked.dstMemoryType = self._driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+            asked.dstDevice, asked.srcDevice = target, source
+            asked.dstPitch, asked.srcPitch = steps
+            asked.WidthInBytes, asked.Height = width, rows
+            self.call("cuMemcpy2D", asked)
+        self.wait(0)  # copies within the device do not wait by themselves
+
     # streams
 
     def stream(self) -> Any:
@@ -333,12 +346,11 @@ class DeviceMemory(Memory):
         gpu.enter()
         gpu.call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
 
-    def move(self, target: int, source: int, nbytes: int) -> None:
+    def move(self, target: int, source: int, width: int, rows: int = 1, steps: tuple[int, int] = (0, 0)) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
         gpu = device(self.ordinal)
         gpu.enter()
-        gpu.call("cuMemcpyDtoD", target, source, nbytes)
-        gpu.wait(0)  # copies within the device do not wait by themselves
+        gpu.move(target, source, width, rows, steps)
 
     def settle(self) -> None:
         """Wait for the default stream."""
