@@ -208,5 +208,6 @@ def lowered(kernel: NativeKernel, lower: Lower) -> NativeKernel:
         if has_scratch and made.workspace != 0:
             workspace = made.workspace
         place = dict(zip(phase.operands[:n], read, strict=True))
-        in_place = tuple((j, i) for j, i in in_place if made.may_overwrite(j, place[kernel.reads.index(i)]))
+        numbers = {i: place.get(kernel.reads.index(i)) for _, i in in_place}
+        in_place = tuple((j, i) for j, i in in_place if (at := numbers[i]) is None or made.may_overwrite(j, at))
     return replace(kernel, phases=tuple(phases), workspace=workspace, in_place=in_place)

@@ -23,11 +23,11 @@ from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.specialised import SpecialisedKernel
 from accord.backends.cpu.streams import Kind
 from accord.backends.cpu.tabulated import tabulated_phase
-from accord.backends.cpu.waves import cos_turns, sin_turns
 from accord.backends.loops.nest import merge_axes
 from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
+from accord.backends.waves import cos_turns, sin_turns
 from accord.expr.lang import FLOATS, Expr, bits, call, cast, const, operand
 from accord.expr.primitives import eq, ge, gt, le, lt, max_, select
 from accord.ir import dims as D
