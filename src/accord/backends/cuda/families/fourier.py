@@ -129,15 +129,15 @@ class _Builder:
     def kernel(self) -> NativeKernel:
         t = self.t
         phases = [self._table(0, cos_turns), self._table(1, lambda turns: -sin_turns(turns))]
-        radices: Sequence[DimLike] = [self.points]
+        radices: list[DimLike] = [self.points]
         if isinstance(self.points, int):
-            radices = factors(self.points) or [1]
-        line, count = 1, self.points
+            radices = [*factors(self.points)] or [1]
+        line: DimLike = 1
+        count = self.points
         for number, radix in enumerate(radices):
             count = D.floordiv(count, radix)
-            made = _Pass(
-                self, radix, count, line, number % 2, (not number, number == len(radices) - 1 and not self.halved)
-            )
+            ends = (not number, number == len(radices) - 1 and not self.halved)
+            made = _Pass(self, radix, count, line, number % 2, ends)
             phases.append(made.butterfly() if radix in RADICES else made.sums())
             line = line * radix
         if self.halved:
