@@ -19,12 +19,12 @@ from accord.backends.protocol import Arrangement, Array, Constant, Kernel, Nativ
 from accord.backends.view import NodeView
 from accord.errors import CompileError
 from accord.ir import dims as D
-from accord.ir.dims import DimLike
+from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
 
-__all__ = ["conv", "gemm", "matmul"]
+__all__ = ["conv", "convolution_of", "gemm", "images_with_channels_last", "matmul", "native"]
 
 #: Channels below which an image is not brought into another order for a convolution.
 _FEW = 8
@@ -75,10 +75,10 @@ def _product(name: str, found: Product | Reason) -> NativeKernel | Reason:
         )
     except CompileError as error:
         return Reason(error.message)
-    return _native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), {}, flops)
+    return native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), {}, flops)
 
 
-def _native(
+def native(
     name: str,
     kernel: ContractionKernel,
     dims: tuple[DimLike, ...],
@@ -147,32 +147,12 @@ def conv(view: NodeView) -> Kernel | Reason:
     if isinstance(found, Reason):
         return found
     (x, w), dtype = found
+    asked = convolution_of(view, x, w, 1)
+    if isinstance(asked, Reason):
+        return asked
+    problem, weights, constants = asked
     out = view.output().shape
-    rank = len(x) - 2
-    if out is None or not 1 <= rank <= 3 or len(w) != rank + 2:
-        return Reason("only one to three spatial axes")
-    if not D.is_known(w) or 0 in w:
-        return Reason("the weights' shape is only known at run time")
-    taps = tuple(int(k) for k in w[2:])
-    axes = window_axes(view, x[2:], out[2:], taps)
-    groups = int(view.attr("group", 1))
-    weights = view.access(1)
-    constants: dict[int, Constant] = {}
-    if view.tensor(1).is_const:
-        weights = _channels_last((int(w[0]), int(w[1]), *taps))
-        constants[1] = functools.partial(_packed, view.tensor(1))
-    problem = Convolution(
-        x[0],
-        groups,
-        w[1],
-        w[0] // groups,
-        x[2:],
-        out[2:],
-        taps,
-        tuple(a.stride for a in axes),
-        tuple(a.dilation for a in axes),
-        tuple(a.pad for a in axes),
-    )
+    assert out is not None
     epilogue, reads = with_bias(view, dtype, out)
     try:
         kernel, dims = problem.kernel(
@@ -185,7 +165,47 @@ def conv(view: NodeView) -> Kernel | Reason:
     except CompileError as error:
         return Reason(error.message)
     flops = 2 * D.product((*out, *w[1:]))
-    return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), constants, flops)
+    return native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), constants, flops)
+
+
+def convolution_of(
+    view: NodeView, x: Shape, w: Shape, index: int
+) -> tuple[Convolution, Access, dict[int, Constant]] | Reason:
+    """A convolution as a contraction, how its weights lie, and what stands for them if they are constant.
+
+    Args:
+        view: The node.
+        x: Shape of the image.
+        w: Of the weights.
+        index: Number of the input that they are.
+    """
+    out = view.output().shape
+    rank = len(x) - 2
+    if out is None or not 1 <= rank <= 3 or len(w) != rank + 2:
+        return Reason("only one to three spatial axes")
+    if not D.is_known(w) or 0 in w:
+        return Reason("the weights' shape is only known at run time")
+    taps = tuple(int(k) for k in w[2:])
+    axes = window_axes(view, x[2:], out[2:], taps)
+    groups = int(view.attr("group", 1))
+    weights = view.access(index)
+    constants: dict[int, Constant] = {}
+    if view.tensor(index).is_const:
+        weights = _channels_last((int(w[0]), int(w[1]), *taps))
+        constants[index] = functools.partial(_packed, view.tensor(index))
+    problem = Convolution(
+        x[0],
+        groups,
+        w[1],
+        w[0] // groups,
+        x[2:],
+        out[2:],
+        taps,
+        tuple(a.stride for a in axes),
+        tuple(a.dilation for a in axes),
+        tuple(a.pad for a in axes),
+    )
+    return problem, weights, constants
 
 
 def _channels_last(shape: Sequence[int]) -> Access:
