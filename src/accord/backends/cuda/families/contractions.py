@@ -1,18 +1,20 @@
-"""MatMul, Gemm and Conv."""
+"""MatMul, Gemm, Conv and ConvTranspose."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
+from accord.backends.combs import Comb, combs_of
 from accord.backends.cuda.code import CudaLaunch, hints_of
-from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
+from accord.backends.cuda.contraction import ContractionKernel, Factor, Window, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
-from accord.backends.epilogue import accumulator, with_sum
+from accord.backends.epilogue import Extra, accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
 from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel, Phase
@@ -24,10 +26,12 @@ from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
 
-__all__ = ["conv", "convolution_of", "gemm", "images_with_channels_last", "matmul", "native"]
+__all__ = ["conv", "conv_transpose", "convolution_of", "gemm", "images_with_channels_last", "matmul", "native"]
 
 #: Channels below which an image is not brought into another order for a convolution.
 _FEW = 8
+#: Contractions, one for each comb of output pixels, that a transposed convolution may become.
+_COMBS = 64
 
 
 @arranges("MatMul", "Gemm")
@@ -217,3 +221,77 @@ def _channels_last(shape: Sequence[int]) -> Access:
 
 def _packed(fact: TensorFact) -> Array:
     return np.ascontiguousarray(np.moveaxis(fact.numpy(), 1, -1))
+
+
+arranges("ConvTranspose")(images_with_channels_last)
+
+
+@selects("ConvTranspose", epilogue=True)
+def conv_transpose(view: NodeView) -> Kernel | Reason:
+    """Transposed convolution over one to three spatial axes: a contraction for each comb of output pixels."""
+    found = operands_of(view, 2)
+    if isinstance(found, Reason):
+        return found
+    (x, w), dtype = found
+    asked, out = combs_of(view, x, w, _COMBS), view.output().shape
+    if isinstance(asked, Reason):
+        return asked
+    assert out is not None
+    groups = int(view.attr("group", 1))
+    epilogue, reads = with_bias(view, dtype, out)
+    expr = with_sum(epilogue.expr, accumulator(dtype))
+    made = []
+    for chosen in itertools.product(*asked):
+        counts = tuple(D.ceildiv(d - c.first, c.step) for d, c in zip(out[2:], chosen, strict=True))
+        channels, columns = D.floordiv(x[1], groups), w[1]
+        try:
+            kernel, dims = contraction_kernel(
+                (groups,),
+                (x[0], *counts),
+                (columns,),
+                (*(max(1, len(c.taps)) for c in chosen), channels),
+                Factor(dtype, _image_of_comb(view.access(0), chosen, channels)),
+                Factor(dtype, _weights_of_comb(view.access(1), chosen, channels)),
+                _result_of_comb(view.output_access(), chosen, columns),
+                expr,
+                [Extra(e.dtype, _result_of_comb(e.access, chosen, columns)) for e in epilogue.extras],
+                [
+                    Window(1 + i, i, 1, c.dilation, -c.offset, size if c.taps else 0)
+                    for i, (c, size) in enumerate(zip(chosen, x[2:], strict=True))
+                ],
+            )
+        except CompileError as error:
+            return Reason(error.message)
+        made.append(native("", kernel, dims, reads, len(epilogue.extras), {}, 0))
+    return NativeKernel(
+        f"conv transpose {dtype}",
+        tuple(p for m in made for p in m.phases),
+        reads,
+        workspace=max(int(str(m.workspace)) for m in made),
+        flops=2 * D.product((*x, *w[1:])),
+    )
+
+
+def _image_of_comb(access: Access, chosen: Sequence[Comb], channels: DimLike) -> Access:
+    """The image over groups, images and outputs of a comb, taps and channels."""
+    image, channel, *space = access.strides
+    offset = access.offset + sum((s * c.offset for s, c in zip(space, chosen, strict=True)), start=0)
+    taps = (s * c.dilation for s, c in zip(space, chosen, strict=True))
+    return Access((channel * channels, image, *space, *taps, channel), offset)
+
+
+def _weights_of_comb(access: Access, chosen: Sequence[Comb], channels: DimLike) -> Access:
+    """Weights ``[C, M / groups, *taps]`` over groups, taps and channels, columns."""
+    channel, column, *space = access.strides
+    first = (s * c.taps[0] for s, c in zip(space, chosen, strict=True) if c.taps)
+    steps = (s * (c.taps[1] - c.taps[0]) if len(c.taps) > 1 else 0 for s, c in zip(space, chosen, strict=True))
+    return Access((channel * channels, *steps, channel, column), access.offset + sum(first, start=0))
+
+
+def _result_of_comb(access: Access, chosen: Sequence[Comb], columns: DimLike) -> Access:
+    """The result over groups, images and outputs of a comb, columns."""
+    image, channel, *space = access.strides
+    offset = access.offset + sum((s * c.first for s, c in zip(space, chosen, strict=True)), start=0)
+    return Access(
+        (channel * columns, image, *(s * c.step for s, c in zip(space, chosen, strict=True)), channel), offset
+    )
