@@ -31,6 +31,7 @@ from accord.ir.facts import FactTable
 from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
+from accord.plan.plan import all_steps
 from accord.runtime.model import Model
 from accord.runtime.options import Options
 from builders import model, node
@@ -331,10 +332,22 @@ def strided_model(
 
 
 def agree(
-    proto: onnx.ModelProto, feeds: Mapping[str, Array], *, rtol: float = 0.0, atol: float = 0.0, level: int = 0
+    proto: onnx.ModelProto,
+    feeds: Mapping[str, Array],
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    level: int = 0,
+    device: str = "cpu",
 ) -> Model:
-    """Run on the generated kernels alone and on the reference alone; the outputs must agree."""
-    fast = Model(proto, Options(level=level, strict=True))
+    """Run on the generated kernels alone and on the reference alone; the outputs must agree.
+
+    On another device than the CPU, data must stay there.
+    """
+    fast = Model(proto, Options(level=level, strict=True, device=device))
+    if device != "cpu":
+        places = [s.placement for s in all_steps(fast.compiled.plan)]
+        assert not [p.op for p in places if p.backend not in (device, "plan", "runtime") and p.kernel is not None]
     slow = Model(proto, Options(level=0, reference=True))
     for a, b in zip(fast(feeds), slow(feeds), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape

@@ -6,8 +6,12 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "backends"))
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore_glob = ["*.py"]

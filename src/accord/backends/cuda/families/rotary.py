@@ -10,7 +10,8 @@ from accord.backends.loops.table import known
 from accord.backends.protocol import Phase
 from accord.backends.rotary import rotary_embedding
 from accord.backends.view import NodeView
-from accord.expr.lang import bits, cast, operand
+from accord.expr.lang import bits, cast, const, operand
+from accord.expr.primitives import lt, select
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
@@ -24,7 +25,9 @@ def _looked_up(
     if isinstance(positions, Reason) or isinstance(caches, Reason):
         return Reason("positions or caches are not known")
     cache, place, word = view.access(index), view.access(3), f"u{bits(caches[1])}"
-    row = Lookup(cast(operand(0, positions[1]), "i64"), cache.strides[0], caches[0][0])
+    position = cast(operand(0, positions[1]), "i64")
+    nowhere = const((1 << 63) - 1, "i64")  # no position counts from the end
+    row = Lookup(select(lt(position, 0), nowhere, position), cache.strides[0], caches[0][0])
     values = (
         Operand(positions[1], Access((*place.strides, 0), place.offset)),
         Operand(word, Access((0, 0, cache.strides[1]), cache.offset), lookups=(row,)),
