@@ -17,7 +17,7 @@ from builders import model, node
 
 F = np.float32
 SETTINGS = settings(
-    max_examples=15,
+    max_examples=8,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -12,7 +12,8 @@ from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.search import any_lane, append_vector
-from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, order_key, scratch_bytes, sort_function
+from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, scratch_bytes, sort_function
+from accord.backends.ordering import order_key
 from accord.backends.protocol import Array
 from accord.expr.lang import Expr, operand
 from accord.expr.math import expand

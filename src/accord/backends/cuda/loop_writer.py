@@ -284,7 +284,10 @@ class LoopWriter:
     ) -> tuple[str, str, bool]:
         """Place and mask with the computed parts; and whether nothing is skipped."""
         for j, p in enumerate(stream.places):
-            (index,) = self._named([self._printer().value(p.index, names)])
+            printer = self._printer()
+            (index,) = self._named([printer.value(p.index, names)])
+            if printer.constant:  # one number for the whole block
+                (index,) = self._named([f"{index} + ({mask}).to(tl.int64) * 0"])
             size = f"n{number}_{j}"
             if not p.skip:
                 (index,) = self._named([f"tl.where({index} < 0, {index} + {size}, {index})"])

@@ -149,6 +149,10 @@ class LoopKernel(KernelText):
         """The pass in which an expression can be computed: after that many levels of reductions."""
         return max((self._value_level(n) for n in _operands(expr)), default=0)
 
+    def waits(self, expr: Expr) -> bool:
+        """Whether an expression is of results of reductions."""
+        return any(isinstance(self.values[n], Result) for n in _operands(expr))
+
     def _value_level(self, number: int) -> int:
         v = self.values[number]
         if isinstance(v, Stream):
@@ -205,7 +209,8 @@ def loop_kernel(program: LoopProgram) -> tuple[LoopKernel, tuple[DimLike, ...]]:
         dims.append(access.offset)
         dims += [s for s, kind in zip(access.strides, stream.kinds, strict=True) if kind == "s"]
         dims += [d for p in item.lookups for d in (p.stride, p.size)]
-    if any(kernel.level(p.index) for s in streams for p in s.places):
+    read = streams[: len(program.operands)]
+    if any(kernel.waits(p.index) for s in read for p in s.places):
         raise CompileError("a place waits for a reduction")
     return kernel, tuple(dims)
 

@@ -66,6 +66,8 @@ class TritonPrinter:
         #: Nodes that turned out to be constants.
         self._folded: dict[Expr, Expr] = {}
         self._operands: tuple[str, ...] = ()
+        #: Whether the last value is one number, not a block.
+        self.constant = False
 
     def value(self, expr: Expr, operands: Sequence[str]) -> str:
         """The name of the value of ``expr``.
@@ -85,6 +87,11 @@ class TritonPrinter:
         return self._write(expand(expr, lower=_LOWERED))
 
     def _write(self, root: Expr) -> str:
+        name = self._written(root)
+        self.constant = root.op == "const" or root in self._folded
+        return name
+
+    def _written(self, root: Expr) -> str:
         stack = [root]
         while stack:
             node = stack[-1]

@@ -37,7 +37,7 @@ class Lookup:
     """A part of an operand's or output's place that is computed: ``index * stride`` elements.
 
     Attributes:
-        index: An i64 of values before this one that wait for no reduction.
+        index: An i64 of values before this one; only an output's may wait for reductions.
         stride: Elements from one index to the next.
         size: Of the axis that is looked up.
         outside: What an index that is not from 0 to ``size - 1`` means: "refuse": it counts from the end where it is
