@@ -128,6 +128,10 @@ class HostKernel(ABC):
         Called from several threads at once; it keeps no state.
         """
 
+    def finds(self, index: int) -> str:
+        """The memory in which it finds an input."""
+        return HOST if index in self.hosted else self.space
+
     def prepare(self) -> None:
         """Have all machine code that :meth:`run` needs; does nothing by default."""
         return

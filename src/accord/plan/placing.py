@@ -68,7 +68,7 @@ class PlacedNode:
     def space_of(self, index: int) -> str:
         """The memory in which it finds an input."""
         kernel = self.placement.kernel
-        return _found_in(kernel, index) if isinstance(kernel, HostKernel) else self.space
+        return kernel.finds(index) if isinstance(kernel, HostKernel) else self.space
 
 
 class PlacedGraph:
@@ -183,7 +183,7 @@ class PlacedGraph:
         if not placed.aliases and not isinstance(kernel, ViewKernel):
             for i in reads:
                 moved = inputs[i]
-                where = _found_in(kernel, i) if isinstance(kernel, HostKernel) else space
+                where = kernel.finds(i) if isinstance(kernel, HostKernel) else space
                 if isinstance(kernel, HostKernel) and i in kernel.untouched:
                     continue
                 if moved is not None and (kernel is not None or i in _DECIDING.get(node.op_type, ())):
@@ -534,11 +534,6 @@ class PlacedGraph:
         if not isinstance(fact, TensorFact) or fact.shape is None:
             return set()
         return set().union(*(D.symbols_of(d) for d in fact.shape)) - set(self.early)
-
-
-def _found_in(kernel: HostKernel, index: int) -> str:
-    """The memory in which a kernel finds an input."""
-    return HOST if index in kernel.hosted else kernel.space
 
 
 def _reads_of(node: ir.Node, placed: Placed) -> tuple[int, ...]:

@@ -96,6 +96,7 @@ class CudaBackend(Backend):
 
     def known(self, view: NodeView) -> Kernel | Reason:
         """As :meth:`select`, by what is known now."""
+        from accord.backends.cuda.counted import CountedKernel
         from accord.backends.cuda.families.roots import ROOTS
         from accord.backends.cuda.families.table import TABLE
         from accord.backends.cuda.loops import lower_loops
@@ -110,6 +111,8 @@ class CudaBackend(Backend):
             if selector is None:
                 return Reason(f"no kernel is generated for {view.node.op_type}")
             kernel = selector(view)
+        if isinstance(kernel, CountedKernel):
+            return kernel.of(self._ordinal)
         if not isinstance(kernel, NativeKernel):
             far = not isinstance(kernel, HostKernel) or kernel.space == self.space or kernel.untouched
             return kernel if far else Reason("it runs in Python")
