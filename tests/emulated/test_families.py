@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kernel_harness import agree, strided_model
 
 import accord
+from accord.backends.cuda.families import search
 from accord.errors import ExecutionError
 from builders import model, node
 
@@ -45,7 +46,7 @@ def test_running_sums(gpu, shape, dtype, exclusive, reverse, seed):
 @pytest.mark.parametrize("exclusive", [0, 1])
 def test_running_sums_of_long_rows(gpu, exclusive):
     """Rows are walked in pieces, and what they come to is carried from one to the next."""
-    x = np.random.default_rng(0).standard_normal((2, 20000)).astype(F)
+    x = np.random.default_rng(0).standard_normal((1, 17000)).astype(F)
     check(
         node("CumSum", ["x", "a"], ["y"], exclusive=exclusive), {"x": x, "a": np.array(1)}, plain=("a",), tolerance=1e-4
     )
@@ -296,10 +297,29 @@ def test_first_elements(gpu, shape, dtype, largest, seed):
     check(made, feeds, seed=seed, plain=("k",) if seed % 3 else ())
 
 
-def test_first_elements_of_long_lines(gpu):
-    """Best of blocks are candidates for the next round; the last block is not whole."""
-    x = np.random.default_rng(0).integers(0, 500, (2, 5000)).astype(F)
-    check(node("TopK", ["x", "k"], ["v", "i"]), {"x": x, "k": np.array([7])}, plain=("k",))
+@pytest.mark.parametrize("length", [48, 50])
+def test_first_elements_of_long_lines(gpu, monkeypatch, length):
+    """Best of blocks are candidates for the next round; the last block may not be whole."""
+    monkeypatch.setattr(search, "_BLOCK", 8)
+    monkeypatch.setattr(search, "_LONGEST", 8)
+    monkeypatch.setenv("ACCORD_CACHE", "off")
+    x = np.random.default_rng(0).integers(0, 9, (2, length)).astype(F)
+    x[0, :3] = np.nan
+    made = check(node("TopK", ["x", "k"], ["v", "i"]), {"x": x, "k": np.array([2])}, plain=("k",))
+    (kernel,) = (s.kernel for s in made.plan.steps if s.placement.op == "TopK")
+    assert len(kernel.phases) == 3
+
+
+@SETTINGS
+@given(
+    st.sampled_from([(), (1,), (7,), (3, 0), (3, 5), (2, 3, 4), (3000,)]),
+    st.sampled_from(["float32", "float16", "int64", "bool"]),
+    SEEDS,
+)
+def test_places_of_what_is_not_zero(gpu, shape, dtype, seed):
+    rng = np.random.default_rng(seed)
+    x = np.asarray(rng.integers(-1, 2, shape) * (rng.random(shape) < 0.7)).astype(dtype)
+    check(node("NonZero", ["x"], ["y"]), {"x": x}, seed=seed)
 
 
 def test_more_elements_than_there_are(gpu):

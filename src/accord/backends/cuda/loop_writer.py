@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.backends.loops.values import Form, Result, form_of
-from accord.expr.lang import Expr
+from accord.expr.lang import INTS, Expr
 
 if TYPE_CHECKING:
     from accord.backends.cuda.loops import LoopKernel, Stream
@@ -178,7 +178,12 @@ class LoopWriter:
                 continue
             (value,) = self._added(i, names, self._start(i))
             merge = self._merge(i)
-            if reduction.running == "exclusive":
+            dtype = reduction.args[0].dtype
+            if reduction.kind == "add" and (reduction.running == "inclusive" or dtype in INTS):
+                (scanned,) = self._named([f"tl.cumsum({value}, 1).to({TYPES[dtype]})"])
+                if reduction.running == "exclusive":
+                    (scanned,) = self._named([f"{scanned} - {value}"])
+            elif reduction.running == "exclusive":
                 (scanned,) = self._named([self._before(i, value, merge)])
             else:
                 (scanned,) = self._named([f"tl.associative_scan({value}, 1, {merge})"])

@@ -69,9 +69,9 @@ def ranked_phase(
         operands: The kernel's, of those that are not None.
         descending: The greatest come first.
     """
-    cut = not (isinstance(source.length, int) and isinstance(block, int) and source.length % block == 0)
-    cut = cut and source.length != block
-    blocks = D.ceildiv(source.length, block)
+    whole = block == source.length
+    blocks: DimLike = 1 if whole else D.ceildiv(source.length, block)
+    cut = not whole and D.modulo(source.length, block) != 0
     none = (0,) * len(rows)
     values: list[Operand | Result] = []
     sources: list[int] = []
