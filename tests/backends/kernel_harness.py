@@ -34,7 +34,7 @@ from accord.ir.strides import Access
 from accord.plan.plan import all_steps
 from accord.runtime.model import Model
 from accord.runtime.options import Options
-from builders import model, node
+from builders import OPSET, model, node
 
 __all__ = [
     "access_of",
@@ -301,6 +301,7 @@ def strided_model(
     plain: Sequence[str] = (),
     domains: Mapping[str, int] | None = None,
     join: Mapping[str, tuple[int, Array]] | None = None,
+    opset: int = OPSET,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A model of ``op`` on inputs with strides, and what to feed it.
 
@@ -313,6 +314,7 @@ def strided_model(
         domains: Versions of further domains.
         join: Output → axis and array: what is returned is the output and the array, joined along the axis. So the
             node writes its output with gaps.
+        opset: Of the model.
     """
     made = _Inputs(np.random.default_rng(seed))
     for name, value in values.items():
@@ -328,7 +330,7 @@ def strided_model(
             outputs.append(f"{o}.joined")
         elif o:
             outputs.append(o)
-    return model(nodes, made.declared, outputs, made.constants, domains=domains), made.feeds
+    return model(nodes, made.declared, outputs, made.constants, domains=domains, opset=opset), made.feeds
 
 
 def agree(

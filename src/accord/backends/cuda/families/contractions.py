@@ -26,7 +26,16 @@ from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
 
-__all__ = ["conv", "conv_transpose", "convolution_of", "gemm", "images_with_channels_last", "matmul", "native"]
+__all__ = [
+    "conv",
+    "conv_transpose",
+    "convolution_of",
+    "gemm",
+    "images_with_channels_last",
+    "matmul",
+    "native",
+    "whole_phase",
+]
 
 #: Channels below which an image is not brought into another order for a convolution.
 _FEW = 8
@@ -106,6 +115,11 @@ def native(
     if scratch:
         phases.append(Phase(kernel.parts, operands, dims, functools.partial(_start, kernel, tile, hints, 1)))
     return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)
+
+
+def whole_phase(kernel: ContractionKernel, dims: tuple[DimLike, ...], operands: tuple[int, ...]) -> Phase:
+    """A contraction as one phase of a kernel, whose sums are not split; operands: A, B, their extras, the result."""
+    return Phase(kernel, (*operands, operands[-1]), dims, functools.partial(_start, kernel, None, hints_of(dims), 0))
 
 
 def _count(kernel: ContractionKernel, sizes: Sequence[int]) -> int:
