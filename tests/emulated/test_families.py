@@ -329,3 +329,28 @@ def test_more_elements_than_there_are(gpu):
     np.testing.assert_array_equal(m(x, np.ones(2, F))[0], np.sort(x)[:, :2:-1])
     with pytest.raises(ExecutionError):
         m(x, np.ones(6, F))
+
+
+@SETTINGS
+@given(
+    st.sampled_from([(1, 1, 1), (2, 2, 9), (1, 3, 0), (1, 2, 40)]),
+    st.sampled_from([0, 1, 3, 100]),
+    st.sampled_from([None, 0.0, 0.4]),
+    st.sampled_from([None, -0.5, 0.3]),
+    st.booleans(),
+    SEEDS,
+)
+def test_suppression(gpu, sizes, limit, overlap, least, center, seed):
+    """Ties come by rising number; scores below zero count, NaN comes last."""
+    rng = np.random.default_rng(seed)
+    images, classes, count = sizes
+    boxes = rng.integers(0, 6, (images, count, 4)).astype(F)
+    scores = rng.integers(-2, 4, (images, classes, count)).astype(F) / 4
+    scores[rng.random(scores.shape) < 0.1] = np.nan
+    feeds = {"b": boxes, "s": scores, "n": np.array([limit])}
+    if overlap is not None:
+        feeds["o"] = np.array([overlap], F)
+    if least is not None:
+        feeds["l"] = np.array([least], F)
+    names = [n if n in feeds else "" for n in ("b", "s", "n", "o", "l")]
+    check(node("NonMaxSuppression", names, ["y"], center_point_box=int(center)), feeds, seed=seed)
