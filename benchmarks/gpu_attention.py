@@ -11,12 +11,15 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import functools
+import json
 import math
 import multiprocessing
-import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
+
+from gpu_timing import median_us
 
 from accord.backends.cuda.attention import AttentionKernel, JoiningKernel, Tiles, attention_kernel, candidates, geometry
 from accord.backends.cuda.code import KernelText, function_of
@@ -256,33 +259,8 @@ def check(wanted: Any) -> bool:
     return good
 
 
-def graph_time(calls: list[Any], repeats: int = 7) -> float:
-    """Milliseconds of one call: a graph of all of them, replayed."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for c in calls[:2]:
-            c()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for c in calls:
-            c()
-    graph.replay()
-    found = []
-    for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        found.append(begin.elapsed_time(end) / len(calls))
-    return statistics.median(found)
-
-
-def measure(name: str, wanted: Any) -> None:
-    """Times of all variants and of PyTorch's backends."""
+def measure(name: str, wanted: Any) -> dict[str, float]:
+    """Microseconds of all variants and of PyTorch's backends."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -296,7 +274,7 @@ def measure(name: str, wanted: Any) -> None:
 
     def note(label: str, make: Any) -> None:
         try:
-            ms = graph_time([make(s) for s in order])
+            ms = median_us([make(s) for s in order], replays=7) / 1e3
             rows.append((ms, label))
         except Exception as error:  # noqa: BLE001 — a backend may not take the shape
             print(f"    {label}: {type(error).__name__}: {str(error).strip()[:160]}")
@@ -326,16 +304,18 @@ def measure(name: str, wanted: Any) -> None:
     for ms, label in sorted(rows):
         print(f"  {ms * 1e3:9.1f} µs {flops / ms / 1e9:7.1f} TFLOP/s {best / ms:5.2f} ×  {label}")
     sys.stdout.flush()
+    return {label: ms * 1e3 for ms, label in sorted(rows)}
 
 
-def main() -> None:
-    """Entry point."""
+def main() -> int:
+    """Check, time, write; 1 if a variant is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["check", "time"])
     parser.add_argument("--kind", choices=["hopper", "triton"])
     parser.add_argument("--limit", type=float, default=280.0, help="seconds after which it ends: a kernel may hang")
     parser.add_argument("--case", default=",".join(SHAPES), help="names of shapes, separated by commas")
     parser.add_argument("--jobs", type=int, default=12)
+    parser.add_argument("--output", type=Path, help="file for JSON")
     given = parser.parse_args()
     faulthandler.dump_traceback_later(given.limit, exit=True)
     begin = time.perf_counter()
@@ -361,13 +341,14 @@ def main() -> None:
 
     triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
     print(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
-    if given.only != "time":
-        check(wanted)
-    if given.only != "check":
-        for n in cases:
-            measure(n, wanted)
+    good = given.only == "time" or check(wanted)
+    times = {} if given.only == "check" else {n: measure(n, wanted) for n in cases}
     print(f"{time.perf_counter() - begin:.0f} s in all")
+    if given.output:
+        facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "checked": good, "us": times}
+        given.output.write_text(json.dumps(facts, indent=1) + "\n")
+    return int(not good)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

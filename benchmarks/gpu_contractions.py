@@ -1,6 +1,6 @@
 """Contractions and convolutions in Triton beside cuBLAS and cuDNN (through PyTorch), on the GPU of this machine.
 
-``python benchmarks/gpu_contractions.py benchmarks/results/contractions-h200.json [--only NAME] [--tiles 6]``
+``python benchmarks/gpu_contractions.py benchmarks/results/contractions-h200.json [--only PATTERN] [--tiles 6]``
 
 Every tile of ``candidates`` is compiled first, on all cores; each result is compared with a product in float64 (a
 convolution in float32), then timed as the median over replays of a CUDA graph whose launches rotate among sets of
@@ -15,7 +15,7 @@ import json
 import math
 import multiprocessing
 import os
-import statistics
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,10 +23,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from gpu_timing import median_us
+
+from accord.backends.cuda.code import CudaLaunch, KernelText, Variant, binary_of
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
-from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
+from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.backends.epilogue import Extra
+from accord.errors import CompileError
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.ir.strides import Access
 
@@ -46,6 +51,7 @@ class Problem:
         sizes: Of its launch.
         flops: Of one.
         shapes: Of A, B, the bias, and the result, as PyTorch has them; the result of images has channels last.
+        residual: Something is added to the result.
         options: Step and padding of a convolution; None of a product.
         activation: After the bias.
         count: How often a model has it.
@@ -59,26 +65,33 @@ class Problem:
     options: tuple[int, int] | None
     activation: str
     count: int = 1
+    residual: bool = False
 
 
-def epilogue(dtype: str, activation: str) -> Expr:
-    """Bias, then the activation, then the type in memory."""
+def epilogue(dtype: str, activation: str, *, residual: bool = False) -> Expr:
+    """Bias, then the activation, then what is added, then the type in memory."""
     total = operand(0, "f32") + cast(operand(1, dtype), "f32")
     if activation == "gelu":
-        total = total * 0.5 * (call("erf", total * math.sqrt(0.5)) + 1.0)
+        total = call("gelu_erf", total)
     if activation == "relu":
         total = call("max", total, const(0.0, "f32"))
+    if residual:
+        total = total + cast(operand(2, dtype), "f32")
     return cast(total, dtype)
 
 
-def product(m: int, n: int, k: int, activation: str = "", dtype: str = "f16") -> Problem:
-    """``activation(x @ w.T + bias)``, as ``F.linear`` has its weights."""
+def product(m: int, n: int, k: int, activation: str = "", dtype: str = "f16", *, residual: bool = False) -> Problem:
+    """``activation(x @ w.T + bias)`` and perhaps something added, as ``F.linear`` has its weights."""
+    extras = [Extra(dtype, Access((0, 1))), *([Extra(dtype, Access((n, 1)))] if residual else [])]
     kernel, sizes = contraction_kernel(
         (), (m,), (n,), (k,), Factor(dtype, Access((k, 1))), Factor(dtype, Access((1, k))), Access((n, 1)),
-        epilogue(dtype, activation), [Extra(dtype, Access((0, 1)))], precision="tf32",
+        epilogue(dtype, activation, residual=residual), extras, precision="tf32",
     )  # fmt: skip
     shapes = ((m, k), (n, k), (n,), (m, n))
-    return Problem(f"linear {m}x{n}x{k} {activation}", kernel, tuple(sizes), 2 * m * n * k, shapes, None, activation)
+    name = (
+        f"linear {m}x{n}x{k}" + f" {activation}" * bool(activation) + " add" * residual + f" {dtype}" * (dtype != "f16")
+    )
+    return Problem(name, kernel, tuple(sizes), 2 * m * n * k, shapes, None, activation, residual=residual)
 
 
 def conv(images: int, c: int, size: int, taps: int, m: int, step: int, count: int = 1) -> Problem:
@@ -121,74 +134,39 @@ def resnet50(images: int) -> list[Problem]:
 
 
 def problems(only: str) -> list[Problem]:
-    """All whose name contains ``only``."""
+    """All in whose name the pattern ``only`` is found."""
     found = []
-    for m in (128, 4096, 197, 6304):
-        found += [product(m, 768, 768), product(m, 2304, 768), product(m, 3072, 768, "gelu"), product(m, 768, 3072)]
+    for m in (128, 4096, 197, 6304, 1024):
+        found += [product(m, 768, 768), product(m, 2304, 768), product(m, 3072, 768, "gelu")]
+        found += [product(m, 768, 3072, residual=True)]
     found += [product(1, 1000, 2048), product(8192, 8192, 8192), product(4096, 4096, 4096)]
     found += [product(4096, 4096, 4096, dtype="bf16")]
     for images in (1, 32):
         found += resnet50(images)
         found += [conv(images, c, 224, 7, 64, 2, 0) for c in (4, 8)]  # the first with padded channels
-    return [p for p in found if only in p.name]
+    return [p for p in found if re.search(only, p.name)]
 
 
 # compiled beforehand
 
 
-def prepared(p: Problem, tile: Tile, architecture: int) -> list[Any] | str:
-    """What each start needs, compiled; or why it does not compile."""
-    from accord.backends.cuda.code import function_of
-    from accord.contract.code import TritonCode
-    from accord.errors import AccordError
-    from accord.kernels.launch import Launch, Memory
-    from accord.kernels.triton import compile_launch
+def started(p: Problem, tile: Tile) -> list[tuple[KernelText, CudaLaunch]]:
+    """What is started for a problem, in order."""
+    texts = (text_of(p.kernel, tile, p.sizes), p.kernel.parts)
+    found = zip(texts, launches(p.kernel, tile, p.sizes), strict=True)
+    return [(text, launch) for text, launch in found if launch.tasks]
 
-    names = [*(f"p{i}" for i in range(len(p.kernel.patterns))), "work"]
-    values: dict[str, Any] = {
-        n: Memory(256, (1,), (1,), NUMPY[t]) for n, t in zip(names, p.kernel.pointers, strict=True)
-    }
-    made = []
-    for kernel, start in zip((p.kernel, p.kernel.parts), launches(p.kernel, tile, p.sizes), strict=True):
-        if not start.tasks:
-            continue
-        options = {"num_warps": start.warps, "num_stages": start.stages}
-        code = TritonCode(function_of(kernel), start.grid, dict(start.constants) | options)
-        values |= zip(p.kernel.integers, start.params, strict=True)
-        try:
-            built = compile_launch(code, Launch(code, values, code.meta, start.grid, {}), architecture, "")
-        except AccordError as error:
-            return str(error)[:200]
-        made.append((start.grid, built))
-    return made
+
+def prepared(p: Problem, tile: Tile, architecture: int) -> int | str:
+    """Compile what is started: the bytes that are spilled, or why it does not compile."""
+    try:
+        made = [binary_of(Variant.of(t, launch, aligned=True), architecture) for t, launch in started(p, tile)]
+    except CompileError as error:
+        return str(error)[:200]
+    return max(b.spills for b in made)
 
 
 # on the device
-
-
-def median_us(calls: Sequence[Callable[[], Any]]) -> float:
-    """Microseconds of one call, as the median over replays of a graph."""
-    import torch
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        calls[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for i in range(LAUNCHES):
-            calls[i % len(calls)]()
-    times = []
-    for i in range(REPLAYS + 2):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        if i >= 2:
-            times.append(start.elapsed_time(end) * 1e3 / LAUNCHES)
-    return statistics.median(times)
 
 
 class Inputs:
@@ -205,18 +183,21 @@ class Inputs:
         self.a = torch.randn(a, device=device).to(dtype).contiguous(memory_format=form)
         self.b = (torch.randn(b, device=device) * depth**-0.5).to(dtype).contiguous(memory_format=form)
         self.bias = torch.randn(bias, device=device).to(dtype)
+        self.added = torch.randn(out, device=device).to(dtype) if p.residual else None
         self.out = torch.full(out, math.nan, device=device, dtype=dtype).contiguous(memory_format=form)
         self.packed = self.b if p.options is None else self.b.permute(2, 3, 1, 0).contiguous()
 
     def peer(self, *, whole: bool = True) -> Any:
-        """What PyTorch makes of them, with or without the activation."""
+        """What PyTorch makes of them, with or without the activation and what is added."""
         import torch.nn.functional as F
 
-        return self._made(F, self.a, self.b, self.bias, self.p.activation if whole else "")
+        added, activation = (self.added, self.p.activation) if whole else (None, "")
+        return self._made(F, self.a, self.b, self.bias, added, activation)
 
-    def _made(self, f: Any, a: Any, b: Any, bias: Any, activation: str) -> Any:
+    def _made(self, f: Any, a: Any, b: Any, bias: Any, added: Any, activation: str) -> Any:
         total = f.linear(a, b, bias) if self.p.options is None else f.conv2d(a, b, bias, *self.p.options)
-        return getattr(f, activation)(total) if activation else total
+        total = getattr(f, activation)(total) if activation else total
+        return total if added is None else total + added
 
     def error(self) -> float:
         """Of the output, relative to the same in a wider type."""
@@ -225,34 +206,28 @@ class Inputs:
 
         wide = torch.float64 if self.p.options is None else torch.float32
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=False):
-            expected = self._made(F, self.a.to(wide), self.b.to(wide), self.bias.to(wide), self.p.activation)
+            added = None if self.added is None else self.added.to(wide)
+            a, b, bias = (t.to(wide) for t in (self.a, self.b, self.bias))
+            expected = self._made(F, a, b, bias, added, self.p.activation)
         gap = (self.out.to(wide) - expected).norm() / expected.norm()
         return float(gap)
 
 
-def starter(p: Problem, inputs: Inputs, made: Sequence[Any], scratch: Any) -> Callable[[], None]:
+def starter(p: Problem, inputs: Inputs, tile: Tile, scratch: Any) -> Callable[[], None]:
     """A launch on the current stream."""
     import torch
 
-    from accord.kernels.device import launch
+    from accord.backends.cuda.driver import device
+    from accord.backends.cuda.program import _Kernel
 
-    values: dict[str, Any] = dict(zip(p.kernel.names, p.sizes, strict=True))
-    tensors = (inputs.a, inputs.packed, inputs.bias, inputs.out, scratch)
-    values |= {n: t.data_ptr() for n, t in zip(("p0", "p1", "p2", "p3", "work"), tensors, strict=True)}
-    ready = []
-    for grid, built in made:
-        arguments = [(kind, values[n]) for n, kind in zip(built.passed, built.kinds, strict=True)]
-        described = torch.empty(math.prod(grid) * built.scratch_bytes + 1, dtype=torch.uint8, device="cuda")
-        added = [("p", described.data_ptr()), ("p", 0)][: built.scratch]
-        ready.append((grid, built, [*arguments, *added], described))
+    added = [] if inputs.added is None else [inputs.added]
+    tensors = (inputs.a, inputs.packed, inputs.bias, *added, inputs.out, scratch)
+    table = np.array([t.data_ptr() for t in tensors], np.int64)
+    kernels = [_Kernel(device(), text, launch, table, 0) for text, launch in started(p, tile)]
 
     def begin() -> None:
-        stream = torch.cuda.current_stream().cuda_stream
-        for grid, built, arguments, _ in ready:
-            launch(
-                built.cubin, built.name, stream, grid, (built.threads, 1, 1), built.shared, arguments,
-                built.cluster,
-            )  # fmt: skip
+        for kernel in kernels:
+            kernel.start(torch.cuda.current_stream().cuda_stream)
 
     return begin
 
@@ -261,6 +236,7 @@ def shown(tile: Tile) -> str:
     """A tile in short."""
     words = [f"{tile.m}x{tile.n}x{tile.k}", f"w{tile.warps}", f"s{tile.stages}"]
     words += [f"/{tile.splits}"] * (tile.splits > 1) + ["flat"] * tile.flat + ["tma"] * tile.described
+    words += [("turns" if tile.turns else "together") + f" g{tile.group}"] * bool(tile.hopper)
     return " ".join(words)
 
 
@@ -272,21 +248,24 @@ def measured(p: Problem, tried: Sequence[tuple[Tile, Any]]) -> dict[str, Any]:
     size = sum(t.numel() * t.element_size() for t in (first.a, first.b, first.out))
     sets = [first, *(Inputs(p) for _ in range(min(SETS, -(-ROTATED // size)) - 1))]
     row: dict[str, Any] = {"problem": p.name, "count": p.count, "flops": p.flops, "tiles": {}}
-    row["torch"] = median_us([lambda i=i: i.peer(whole=False) for i in sets])
-    row["torch with activation"] = median_us([lambda i=i: i.peer() for i in sets]) if p.activation else row["torch"]
+    row["torch"] = median_us([lambda i=i: i.peer(whole=False) for i in sets], LAUNCHES, REPLAYS)
+    row["torch with activation"] = row["torch"]
+    if p.activation or p.residual:
+        row["torch with activation"] = median_us([lambda i=i: i.peer() for i in sets], LAUNCHES, REPLAYS)
     for tile, made in tried:
         if isinstance(made, str):
             row["tiles"][shown(tile)] = made
             continue
         scratch = torch.empty(max(16, workspace(p.kernel, tile, p.sizes)), dtype=torch.uint8, device="cuda")
         first.out.fill_(math.nan)
-        calls = [starter(p, i, made, scratch) for i in sets]
+        calls = [starter(p, i, tile, scratch) for i in sets]
         calls[0]()
         torch.cuda.synchronize()
         error = first.error()
-        row["tiles"][shown(tile)] = median_us(calls) if error < 4e-3 else f"wrong: relative error {error:.1e}"
+        good = error < 4e-3
+        row["tiles"][shown(tile)] = median_us(calls, LAUNCHES, REPLAYS) if good else f"wrong: error {error:.1e}"
         row["error"] = max(row.get("error", 0.0), error)
-        row["spills"] = max(row.get("spills", 0), *(b.resources.spills or 0 for _, b in made))
+        row["spills"] = max(row.get("spills", 0), made)
     times = {name: us for name, us in row["tiles"].items() if isinstance(us, float)}
     row["rule"] = next(iter(row["tiles"].values()), "")
     row["best"] = min(times.values(), default=math.nan)
@@ -308,14 +287,14 @@ def main() -> None:
     """Compile, compare, time, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", nargs="?", help="file for JSON")
-    parser.add_argument("--only", default="", help="problems whose name contains this")
+    parser.add_argument("--only", default="", help="pattern of the names of problems")
     parser.add_argument("--tiles", type=int, default=6, help="most tiles of a problem")
     parser.add_argument("--seconds", type=float, default=130, help="no problem is begun after this time")
     arguments = parser.parse_args()
     began = time.monotonic()
     chosen = problems(arguments.only)
     device = Device(90, 227 << 10, 132)
-    work = [(p, t) for p in chosen for t in candidates(p.kernel, p.sizes, device, arguments.tiles, described=True)]
+    work = [(p, t) for p in chosen for t in candidates(p.kernel, p.sizes, device, arguments.tiles, three=True)]
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0)), context) as pool:
         futures = [pool.submit(prepared, p, t, device.architecture) for p, t in work]

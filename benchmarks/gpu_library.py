@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from gpu_timing import median_us
 
 from accord import library
 from accord.contract.choose import attributes_of
@@ -28,30 +28,6 @@ from accord.kernels.bound import bind_kernel, named_sizes, workspace_bytes
 
 HALF = torch.float16
 LAUNCHES, REPLAYS = 20, 15
-
-
-def median_us(calls: list[Callable[[], Any]]) -> float:
-    """Microseconds of one call, as the median over replays of a graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for c in calls:
-            c()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for i in range(LAUNCHES):
-            calls[i % len(calls)]()
-    times = []
-    for i in range(REPLAYS + 3):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        if i >= 3:
-            times.append(start.elapsed_time(end) * 1e3 / LAUNCHES)
-    return statistics.median(times)
 
 
 def kernel_call(
@@ -109,7 +85,7 @@ class Report:
             try:
                 outcome = peer(*inputs[0])
                 expected = outcome if expected is None else expected
-                row["us"][label] = median_us([lambda i=i, p=peer: p(*i) for i in inputs])
+                row["us"][label] = median_us([lambda i=i, p=peer: p(*i) for i in inputs], LAUNCHES, REPLAYS)
             except Exception as error:  # noqa: BLE001
                 row["us"][label] = f"{type(error).__name__}: {str(error)[:120]}"
         for kernel in kernels:
@@ -124,7 +100,7 @@ class Report:
                     gap = (out - wanted.float()).norm() / wanted.float().norm()
                     row.setdefault("relative error", {})[label] = float(gap)
                     assert gap < close, f"relative error {gap:.2e}"
-                row["us"][label] = median_us([c for c, _ in prepared])
+                row["us"][label] = median_us([c for c, _ in prepared], LAUNCHES, REPLAYS)
                 if moved:
                     row.setdefault("TB/s", {})[label] = moved / row["us"][label] / 1e6
                 if flops:
@@ -140,7 +116,7 @@ def memory_bound(report: Report) -> None:
     for size in (64, 128, 512):
         count = size << 19
         pairs = [(randn(count), torch.empty(count, dtype=HALF, device="cuda")) for _ in range(3)]
-        us = median_us([lambda p=p: p[1].copy_(p[0]) for p in pairs])
+        us = median_us([lambda p=p: p[1].copy_(p[0]) for p in pairs], LAUNCHES, REPLAYS)
         report.rows.append(
             {"operator": "copy", "case": f"{size} MB", "us": {"torch": us}, "TB/s": {"torch": 4 * count / us / 1e6}}
         )

@@ -5,13 +5,19 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine", "settle"]
+__all__ = ["gpu", "machine", "settle"]
 
-_DISTRIBUTIONS = ("accord", "numpy", "onnx", "onnxruntime", "openvino", "llvmlite")
+_DISTRIBUTIONS = (
+    *("accord", "numpy", "onnx", "onnxruntime", "openvino", "llvmlite"),
+    *("cuda-bindings", "cuda-core", "triton", "torch", "torchvision", "transformers", "onnxruntime-gpu"),
+)
+#: What nvidia-smi tells of a GPU.
+_ASKED = ("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "power.limit")
 
 
 def machine() -> dict[str, Any]:
@@ -37,6 +43,16 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def gpu() -> list[dict[str, str]]:
+    """The GPUs of this machine, as ``nvidia-smi`` tells; none where it is not there."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [dict(zip(_ASKED, map(str.strip, line.split(",")), strict=True)) for line in done.stdout.splitlines()]
 
 
 def settle(limit: float = 60.0) -> None:

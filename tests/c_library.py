@@ -1,4 +1,4 @@
-"""A C compiler for tests of kernels in shared libraries; `build` is a fixture that conftest files import."""
+"""Fixtures for tests of users' kernels, which conftest files import: a C compiler, and forgetting what was declared."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from accord.contract.registry import unregister, user_contracts
+
+
+@pytest.fixture
+def forget_shop():
+    """Operators of domain "shop" that a test declares are unknown after it."""
+    yield
+    for c in user_contracts():
+        if c.semantic.domain == "shop":
+            unregister("shop", c.semantic.name)
+
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 

@@ -14,6 +14,7 @@
     │   └── FallbackError          strict mode: a node would run on the reference backend
     ├── InputError             the caller's arrays do not fit the model; the session lives on
     ├── ExecutionError         a kernel failed during a run; the session lives on
+    │   └── DeviceLostError        a kernel failed, and with it all that the process has on its device
     ├── ContractError          an operator's contract contradicts itself or is broken
     ├── BackendError           a backend or device is missing or failed
     ├── CompileError           machine code could not be generated
@@ -34,6 +35,7 @@ __all__ = [
     "BackendError",
     "CompileError",
     "ContractError",
+    "DeviceLostError",
     "ExecutionError",
     "ExternalDataError",
     "FallbackError",
@@ -159,6 +161,10 @@ class InputError(AccordError):
 
 class ExecutionError(AccordError):
     """A kernel failed while the model ran."""
+
+
+class DeviceLostError(ExecutionError):
+    """A kernel failed, and with it all that the process has on its device; nothing runs there any more."""
 
 
 class ContractError(AccordError):

@@ -80,7 +80,7 @@ class AccordBackend(Backend):
 
         Args:
             model: The model.
-            device: "CPU", "CUDA", or what an installed backend serves; a number after a colon is not supported.
+            device: "CPU", "CUDA", "CUDA:1", or what an installed backend serves.
             kwargs: ``level``, ``disabled_rules``, ``strict`` and ``threads`` as in :func:`accord.load`; others are
                 ignored, as the interface asks.
 
@@ -150,8 +150,8 @@ class AccordBackend(Backend):
 
 def _device(text: str) -> str:
     """Accord's name of a device that ONNX writes "CPU" or "CUDA:0"."""
-    name, _, number = text.partition(":")
-    return name.lower() if number in ("", "0") else text.lower()
+    name, _, number = text.lower().partition(":")
+    return name if number in ("", "0") else f"{name}:{number}"
 
 
 def _type_of(value: Any) -> onnx.TypeProto:

@@ -12,7 +12,7 @@ from triton_harness import NUMPY, function_of, memory
 
 from accord.backends.cuda.code import Binary, Variant, binary_of
 from accord.backends.cuda.contraction import ContractionKernel
-from accord.backends.cuda.tiles import Tile, launches, workspace
+from accord.backends.cuda.tiles import Tile, launches, text_of, workspace
 from accord.ir import dims as D
 from accord.ir.strides import Access
 from accord.kernels.interpreter import interpret_elsewhere
@@ -72,7 +72,7 @@ def run(folder: Path, kernel: ContractionKernel, sizes: list[int], tile: Tile, t
 
 def compiled(kernel: ContractionKernel, sizes: list[int], tile: Tile, architecture: int) -> list[Binary]:
     """What a launch needs, compiled for an architecture with all pointers aligned."""
-    started = zip((kernel, kernel.parts), launches(kernel, tile, sizes), strict=True)
+    started = zip((text_of(kernel, tile, sizes), kernel.parts), launches(kernel, tile, sizes), strict=True)
     return [binary_of(Variant.of(k, launch, aligned=True), architecture) for k, launch in started if launch.tasks]
 
 

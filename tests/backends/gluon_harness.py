@@ -13,9 +13,11 @@ import time
 import types
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+_LAYOUTS = ("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout", "BlockedLayout")
 #: Seconds after which a barrier is taken to be never reached.
 _LATE = 20.0
 
@@ -44,7 +46,20 @@ class Pointer:
         self.dtype = types.SimpleNamespace(element_ty=data.dtype)
 
     def __add__(self, offset: Any) -> Pointer:
-        return Pointer(self.data, self.offset + int(offset))
+        return Pointer(self.data, self.offset + np.asarray(offset, np.int64))
+
+    def load(self, mask: Any = True, other: Any = 0) -> Value:
+        there = np.broadcast_to(mask, np.broadcast_shapes(np.shape(self.offset), np.shape(mask)))
+        at = np.broadcast_to(self.offset, there.shape)
+        assert ((at >= 0) & (at < self.data.size))[there].all(), "a load outside of the memory"
+        found = np.full(there.shape, other, self.data.dtype)
+        found[there] = self.data[at[there]]
+        return value(found)
+
+    def store(self, x: Any, mask: Any = True) -> None:
+        at, there, x = np.broadcast_arrays(self.offset, mask, x)
+        assert ((at >= 0) & (at < self.data.size))[there].all(), "a store outside of the memory"
+        self.data[at[there]] = x[there]
 
 
 class Shared:
@@ -65,6 +80,9 @@ class Shared:
 
     def store(self, x: Array) -> None:
         self.data[...] = x
+
+    def load(self, layout: Any) -> Value:
+        return value(self.data.copy())
 
 
 class Barrier:
@@ -96,11 +114,12 @@ class Barriers:
 
 
 class Descriptor:
-    def __init__(self, base: Pointer, shape: Any, strides: Any, block: Any, layout: Any) -> None:
-        self.shape, self.block = [int(s) for s in shape], block
+    def __init__(self, base: Pointer, shape: Any, strides: Any, block: Any, layout: Any = None) -> None:
+        self.shape, self.block, self.layout = [int(s) for s in shape], block, layout
+        self.dtype = base.data.dtype
         item = base.data.itemsize
         at = np.lib.stride_tricks.as_strided
-        self.view = at(base.data[base.offset :], self.shape, [int(s) * item for s in strides])
+        self.view = at(base.data[int(base.offset) :], self.shape, [int(s) * item for s in strides])
 
     def part(self, place: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """Of the tensor, and of the block."""
@@ -113,16 +132,20 @@ class Descriptor:
 
 
 class Product:
-    """A product that runs."""
+    """A product that runs; ``acc`` may be one that does."""
 
     def __init__(self, a: Any, b: Shared, acc: Any, use: bool) -> None:
         self.a, self.b, self.acc, self.use = a, b, acc, use
+        self.found: Value | None = None
 
-    def result(self) -> Value:
+    def finish(self) -> None:
+        if self.found is not None:
+            return
         time.sleep(1e-4)
         a = self.a.data if isinstance(self.a, Shared) else np.asarray(self.a)
-        found = a.astype(np.float32) @ self.b.data.astype(np.float32)
-        return value(found + self.acc if self.use else found)
+        self.found = value(a.astype(np.float32) @ self.b.data.astype(np.float32))
+        if self.use:
+            self.found = self.found + (self.acc.found if isinstance(self.acc, Product) else self.acc)
 
 
 class Machine:
@@ -130,7 +153,7 @@ class Machine:
 
     def __init__(self, seed: int) -> None:
         self.program = self.programs = 0
-        self.stores = threading.local()
+        self.own = threading.local()
         self.random = random.Random(seed)
         self.failures: list[BaseException] = []
 
@@ -143,16 +166,22 @@ class Machine:
                 MBarrierLayout=lambda: None,
                 init=self._init,
                 wait=lambda b, phase: self._one(b).wait(int(phase)),
-                arrive=lambda b, count: self._one(b).change(count, 0),
+                arrive=lambda b, count, pred=True: self._one(b).change(count, 0) if pred else None,
                 expect=lambda b, count: self._one(b).change(1, int(count)),
             ),
             "tma": types.SimpleNamespace(make_tensor_descriptor=Descriptor, store_wait=self._store_wait),
             "load_tile": self._load,
             "store_tile": self._store,
-            "warpgroup_mma": lambda a, b, acc, use_acc=True, is_async=False: Product(a, b, acc, use_acc),
-            "warpgroup_mma_wait": lambda count, deps: deps[0].result(),
+            "warpgroup_mma": self._multiply,
+            "warpgroup_mma_wait": self._multiplied,
         }
-        return {"gluon": jit, "tl": self._language(), **hopper}
+        # numbers of a loop are values too
+        return {
+            "gluon": jit,
+            "tl": self._language(),
+            "range": lambda *ends: map(value, range(*map(int, ends))),
+            **hopper,
+        }
 
     @staticmethod
     def _one(b: Any) -> Barrier:
@@ -175,14 +204,32 @@ class Machine:
 
         threading.Thread(target=copy).start()
 
+    def _pending(self, kind: str) -> list[Any]:
+        """What a thread has started."""
+        found: list[Any] = self.own.__dict__.setdefault(kind, [])
+        return found
+
     def _store(self, d: Descriptor, place: Any, tile: Shared) -> None:
-        self.stores.__dict__.setdefault("items", []).append((d, place, tile))
+        self._pending("stores").append((d, place, tile))
 
     def _store_wait(self, count: int) -> None:
-        assert count == 0
-        for d, place, tile in self.stores.__dict__.pop("items", []):
+        stores = self._pending("stores")
+        while len(stores) > count:
+            d, place, tile = stores.pop(0)
             target, inside = d.part(place)
             d.view[target] = tile.data[inside]
+
+    def _multiply(self, a: Any, b: Shared, acc: Any, use_acc: Any = True, is_async: bool = False) -> Product:
+        made = Product(a, b, acc, bool(use_acc))
+        self._pending("products").append(made)
+        return made
+
+    def _multiplied(self, count: int, deps: list[Any]) -> Any:
+        products = self._pending("products")
+        while len(products) > count:
+            products.pop(0).finish()
+        found = [d.found if isinstance(d, Product) and d.found is not None else d for d in deps]
+        return found[0] if len(found) == 1 else found
 
     def _specialise(self, parts: Any, warps: Any, registers: Any) -> None:
         del warps, registers
@@ -190,7 +237,7 @@ class Machine:
         def run(function: Any, arguments: Any) -> None:
             try:
                 function(*arguments)
-                assert not self.stores.__dict__.get("items"), "a store is not waited for"
+                assert not self._pending("stores"), "a store is not waited for"
             except BaseException as error:  # noqa: BLE001 — the caller raises it
                 self.failures.append(error)
 
@@ -205,7 +252,7 @@ class Machine:
         return lambda x: value(f(np.asarray(x)))
 
     def _language(self) -> Any:
-        layouts = {n: lambda *_: None for n in ("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout")}
+        layouts = {n: lambda *_: None for n in _LAYOUTS}
         shared = types.SimpleNamespace(get_default_for=lambda *_: None)
 
         def allocate(dtype: Any, shape: Any, layout: Any) -> Any:
@@ -232,11 +279,19 @@ class Machine:
             minimum=lambda a, b: value(np.minimum(a, b)),
             max=lambda x, axis: value(np.max(np.asarray(x), axis)),
             sum=lambda x, axis: value(np.sum(np.asarray(x), axis)),
-            load=lambda p: value(p.data[p.offset]),
-            **{n: self._function(getattr(np, n)) for n in ("exp2", "abs", "floor", "ceil")},
+            load=lambda p, mask=True, other=0: p.load(mask, other),
+            store=lambda p, x, mask=True: p.store(x, mask),
+            cast=lambda x, dtype: value(np.asarray(x).astype(dtype)),
+            reshape=lambda x, shape: value(np.reshape(x, shape)),
+            permute=lambda x, order: value(np.transpose(x, order)),
+            split=lambda x: (x[..., 0], x[..., 1]),
+            **{n: self._function(getattr(np, n)) for n in ("exp", "exp2", "abs", "floor", "ceil", "sqrt")},
+            rsqrt=self._function(lambda x: 1 / np.sqrt(x)),
             div_rn=lambda a, b: value(a / b),
             fma=lambda a, b, c: value(a * b + c),
-            **{n: getattr(np, n) for n in ("int32", "int64", "uint32", "float16", "float32")},
+            int1=np.bool_,
+            bfloat16=ml_dtypes.bfloat16,
+            **{n: getattr(np, n) for n in ("int8", "int32", "int64", "uint32", "float16", "float32")},
         )  # fmt: skip
 
 

@@ -164,7 +164,7 @@ def programs(monkeypatch):
 
     def noted(program, sources, targets, scratch):
         low = made(program, sources, targets, scratch)
-        found[repr(program)] = (program, low.phase, sources, low.workspace)
+        found[repr(program)] = (program, low.phases[0], sources, low.workspace)
         return low
 
     monkeypatch.setattr(loops, "lower_loops", noted)

@@ -116,6 +116,11 @@ def test_copies_are_explained(tmp_path: Path) -> None:
     path = tmp_path / "conv.onnx"
     path.write_bytes(proto.SerializeToString())
     (copy,) = data("explain", str(path))["copies"]
+    (remark,) = data("explain", str(path))["remarks"]
+    assert remark["op"] == "Conv"
+    assert remark["nodes"] == ["y"]
+    assert remark["remark"].startswith(("direct", "Winograd"))
+    assert remark["remark"].split(":")[0] in call("explain", str(path)).stdout
     assert copy["because"] == "the caller reads 'y' row by row, it lies channels last"
     assert "the caller reads 'y'" in call("explain", str(path)).stdout
     proto = graph([node("Abs", ["x"], ["y"])], {"x": (np.float32, [4])}, ["y"])

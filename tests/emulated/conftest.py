@@ -11,10 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from c_library import forget_shop
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "backends"))
+
+__all__ = ["forget_shop"]
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore_glob = ["*.py"]
+
+
+@pytest.fixture(autouse=True)
+def _forget(forget_shop):
+    yield
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import onnx
 import pytest
@@ -12,6 +14,7 @@ from onnx import TensorProto, helper
 
 import accord
 from accord.backends.memory import DeviceArray
+from accord.backends.protocol import HostKernel
 from accord.errors import ExecutionError
 from builders import model, node
 
@@ -217,3 +220,18 @@ def test_a_late_kernel_refuses_an_index(gpu):
         m({**feeds, "i": ints(4)})
     assert caught.value.op == "Gather"
     np.testing.assert_array_equal(m({**feeds, "i": ints(0)})[0], [2])
+
+
+def test_what_is_chosen_late_can_be_stored(gpu):
+    nodes = [
+        node("NonZero", ["x"], ["i"]),
+        node("Tile", ["x", "k"], ["t"]),
+        node("Shape", ["t"], ["s"]),
+        node("NonMaxSuppression", ["b", "c", "k"], ["n"]),
+    ]
+    shapes = {"x": (F, None), "k": (np.int64, [1]), "b": (F, [1, 2, 4]), "c": (F, [1, 1, 2])}
+    m = accord.load(model(nodes, shapes, ["i", "s", "n"]), device="cuda")
+    kernels = [s.kernel for s in m.plan.steps if isinstance(s.kernel, HostKernel)]
+    assert len(kernels) >= 5
+    assert all(getattr(k, "portable", False) for k in kernels)
+    assert [pickle.loads(pickle.dumps(k)) for k in kernels] == kernels

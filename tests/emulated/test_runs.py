@@ -86,13 +86,19 @@ def softmax(v):
     return e / e.sum(1, keepdims=True)
 
 
-def test_memory_of_the_device_goes_in_and_out_without_copies(gpu):
-    m = simple()
-    rng = np.random.default_rng(0)
+def copies_of(gpu):
+    """Where the bytes of each copy of a run are noted."""
     copies = []
     for name in ("to_device", "to_host"):
         original = getattr(gpu, name)
         setattr(gpu, name, lambda *a, f=original: copies.append(a[2]) or f(*a))
+    return copies
+
+
+def test_memory_of_the_device_goes_in_and_out_without_copies(gpu):
+    m = simple()
+    rng = np.random.default_rng(0)
+    copies = copies_of(gpu)
     for k in range(6):
         x, z = rng.standard_normal((2, 3, 8)).astype(F)
         far_x, far_z, out = on_device(gpu, x), on_device(gpu, z), on_device(gpu, np.zeros((3, 8), F))
@@ -161,6 +167,172 @@ def test_an_index_outside_is_refused_and_the_model_lives_on(gpu):
         with pytest.raises(ExecutionError, match="outside its axis"):
             m(x, np.array([0, 4]))
         np.testing.assert_array_equal(m(x, np.array([3, -4, 1]))[0], x[[3, -4, 1]])
+
+
+WAYS = ("host", "first", "second", "new", "made", "over")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_runs_on_the_same_memory_and_on_others_in_any_order(gpu, seed):
+    """What a run finds out once for some memory holds for that memory alone, whatever ran since."""
+    rng = np.random.default_rng(seed)
+    m = simple()
+    sets = {n: [on_device(gpu, np.zeros((3, 8), F)) for _ in range(3)] for n in ("first", "second")}
+    order = [*rng.choice(WAYS, 8), "first", "first", "first", "first", *rng.choice(WAYS, 8), "first"]
+    for k, way in enumerate(order):
+        x, z = rng.standard_normal((2, 3, 8)).astype(F)
+        if way == "host":
+            got = m(x, z)[0]
+        else:
+            far = sets[way] if way in sets else [on_device(gpu, np.zeros((3, 8), F)) for _ in range(3)]
+            for array, content in zip(far, (x, z), strict=False):
+                array.assign(content)
+            into = {"made": far[0].memory, "over": far[1]}.get(way, far[2])
+            if k == 14:
+                m.trim()
+            (result,) = m.run_into({"x": far[0], "z": far[1]}, {"y": into})
+            assert way == "made" or result is into
+            got = result.numpy()
+        np.testing.assert_allclose(got, softmax(np.maximum(x, 0) + z), rtol=1e-5)
+
+
+def test_runs_on_the_same_memory_with_another_arena(gpu):
+    """As it happens when several threads give theirs back in another order."""
+    from accord.runtime.frame import Arena
+
+    m = simple()
+    far = [on_device(gpu, np.zeros((3, 8), F)) for _ in range(3)]
+    executor, _ = m.executor_for({"x": far[0], "z": far[1]})
+    copies = copies_of(gpu)
+    rng = np.random.default_rng(0)
+    for k in range(8):
+        x, z = rng.standard_normal((2, 3, 8)).astype(F)
+        far[0].assign(x)
+        far[1].assign(z)
+        if k > 3:
+            executor._arenas.append(Arena())
+        m.run_into({"x": far[0], "z": far[1]}, {"y": far[2]})
+        np.testing.assert_allclose(far[2].numpy(), softmax(np.maximum(x, 0) + z), rtol=1e-5)
+    assert not copies
+
+
+def test_runs_on_the_same_memory_are_matched_twice(gpu, monkeypatch):
+    from accord.runtime.inputs import Matcher
+
+    m = simple()
+    far = [on_device(gpu, np.full((3, 8), v, F)) for v in (1, 2, 0)]
+    matched = []
+    original = Matcher.__call__
+    monkeypatch.setattr(Matcher, "__call__", lambda *a: matched.append(1) or original(*a))
+    for k in range(6):
+        far[0].assign(np.full((3, 8), k, F) + np.arange(8, dtype=F))
+        m.run_into({"x": far[0], "z": far[1]}, {"y": far[2]})
+        np.testing.assert_allclose(far[2].numpy(), softmax(np.tile(np.arange(8.0), (3, 1))), rtol=1e-5)
+    assert len(matched) == 2
+
+
+def test_an_error_of_a_run_on_the_same_memory_is_the_same(gpu):
+    proto = model([node("Gather", ["x", "i"], ["y"])], {"x": (F, [4, 3]), "i": (np.int64, [2])}, ["y"])
+    m = accord.load(proto, device="cuda")
+    x = np.arange(12, dtype=F).reshape(4, 3)
+    far = [on_device(gpu, a) for a in (x, np.zeros(2, np.int64), np.zeros((2, 3), F))]
+    for _ in range(4):
+        far[1].assign(np.array([0, 4]))
+        with pytest.raises(ExecutionError, match="outside its axis"):
+            m.run_into({"x": far[0], "i": far[1]}, {"y": far[2]})
+        far[1].assign(np.array([3, 1]))
+        m.run_into({"x": far[0], "i": far[1]}, {"y": far[2]})
+        np.testing.assert_array_equal(far[2].numpy(), x[[3, 1]])
+
+
+def test_a_watch_sees_runs_on_the_same_memory(gpu):
+    from accord.runtime.watch import Collector, watched
+
+    m = simple()
+    far = [on_device(gpu, np.zeros((3, 8), F)) for _ in range(3)]
+    for _ in range(3):
+        m.run_into({"x": far[0], "z": far[1]}, {"y": far[2]})
+    collector = Collector(lambda *_: lambda: None)
+    with watched(collector):
+        m.run_into({"x": far[0], "z": far[1]}, {"y": far[2]})
+    assert collector.runs
+
+
+class Lent:
+    """An array of another library, of which only its interface is known."""
+
+    def __init__(self, array):
+        self.array = array
+
+    @property
+    def __cuda_array_interface__(self):
+        return {**self.array.__cuda_array_interface__, "strides": None}
+
+
+class Tensor(Lent):
+    """As PyTorch's."""
+
+    @property
+    def shape(self):
+        return self.array.shape
+
+    @property
+    def dtype(self):
+        return str(self.array.dtype)
+
+    def data_ptr(self):
+        return self.array.address
+
+    def is_contiguous(self):
+        return True
+
+
+Tensor.__module__ = "torch"
+
+
+@pytest.mark.parametrize("kind", [Lent, Tensor])
+def test_arrays_of_other_libraries(gpu, kind):
+    import gc
+    import weakref
+
+    m = simple()
+    rng = np.random.default_rng(0)
+    own = [on_device(gpu, np.zeros((3, 8), F)) for _ in range(3)]
+    for _ in range(5):
+        x, z = rng.standard_normal((2, 3, 8)).astype(F)
+        own[0].assign(x)
+        own[1].assign(z)
+        far = [kind(a) for a in own]
+        (y,) = m.run_into({"x": far[0], "z": far[1]}, {"y": far[2]})
+        np.testing.assert_allclose(y.numpy(), softmax(np.maximum(x, 0) + z), rtol=1e-5)
+        assert y.address == own[2].address
+    alive = [weakref.ref(a) for a in far]
+    del far
+    gc.collect()
+    assert [a() is None for a in alive] == [True, True, False]  # the result keeps the memory that it is in
+    del y
+    gc.collect()
+    assert alive[2]() is None
+
+
+def test_threads_on_memory_of_their_own(gpu):
+    """Frames and arenas are lent anew for each run."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    m = simple()
+
+    def work(k):
+        rng = np.random.default_rng(k)
+        far = [on_device(gpu, np.zeros((3, 8), F)) for _ in range(3)]
+        for _ in range(8):
+            x, z = rng.standard_normal((2, 3, 8)).astype(F)
+            far[0].assign(x)
+            far[1].assign(z)
+            m.run_into({"x": far[0], "z": far[1]}, {"y": far[2]})
+            np.testing.assert_allclose(far[2].numpy(), softmax(np.maximum(x, 0) + z), rtol=1e-5)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_threads_share_a_model(gpu):

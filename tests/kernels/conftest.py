@@ -2,15 +2,11 @@
 
 import pytest
 
-from accord.contract.registry import unregister, user_contracts
-from c_library import build
+from c_library import build, forget_shop
 
-__all__ = ["build"]
+__all__ = ["build", "forget_shop"]
 
 
 @pytest.fixture(autouse=True)
-def _forget():
+def _forget(forget_shop):
     yield
-    for c in user_contracts():
-        if c.semantic.domain == "shop":
-            unregister("shop", c.semantic.name)

@@ -72,3 +72,33 @@ def wants_more(x, output, D, temperature):
 def writes_outside(x, output, D, BLOCK: tl.constexpr):
     d = tl.arange(0, BLOCK)
     tl.store(output + d.to(tl.int64) * (1 << 30) * (1 << 10), tl.load(x + d, mask=d < D), mask=d < D)
+
+
+@triton.jit
+def with_epilogue(x, w, output, N, D, alpha, epilogue: tl.constexpr, extras, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    d = tl.arange(0, BLOCK)
+    v = tl.load(x + row * D + d, mask=d < D, other=0).to(tl.float32) * alpha
+    if epilogue is not None:
+        v = epilogue(v, row * D + d, d < D, extras)
+    tl.store(output + row * D + d, v, mask=d < D)
+
+
+@triton.jit
+def far_where_large(x, output, N):
+    i = tl.program_id(0)
+    v = tl.load(x + i)
+    far = tl.where(v > 1e6, 1 << 42, 0).to(tl.int64)
+    tl.store(output + i + far, v)
+
+
+@triton.jit
+def thrice(x, output, N):
+    i = tl.program_id(0)
+    tl.store(output + i, tl.load(x + i) * 3)
+
+
+@triton.jit
+def typed_constant(x, output, D, C: tl.constexpr, BLOCK: tl.constexpr):
+    d = tl.arange(0, BLOCK)
+    tl.store(output + d, tl.load(x + d, mask=d < D) * C, mask=d < D)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from gpu_cases import CALLS, DTYPES, calls
 
 from accord import library
 from accord.contract.choose import attributes_of
@@ -13,12 +12,11 @@ from accord.contract.dtypes import ONNX_TYPES
 from accord.kernels.architectures import ARCHITECTURES, compile_report
 from accord.kernels.bound import bind_kernel, named_sizes, workspace_bytes
 from accord.kernels.device import visible
+from library_cases_on_gpu import CALLS, CLOSE, DTYPES, agree, calls, wanted
 
 pytest.importorskip("triton", reason="Triton is not installed (pip install 'accord[cuda]')")
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed (pip install 'accord[cuda]')")
 
-#: Relative to the greatest magnitude of an output: a few roundings of what is stored, or of long sums in float32.
-CLOSE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2, "int8": 0}
 SEVERAL = [
     (name, k)
     for name in CALLS
@@ -42,12 +40,6 @@ def cases():
 
 def types_of(contract, dtype):
     return {v: ONNX_TYPES["int8" if v == "Q" else dtype] for v in contract.semantic.types}
-
-
-def wanted(operator, inputs, attributes):
-    with np.errstate(all="ignore"):
-        result = operator(*inputs, **attributes)
-    return result if isinstance(result, tuple) else (result,)
 
 
 @pytest.mark.parametrize(("name", "kernel", "dtype"), list(cases()))
@@ -74,15 +66,6 @@ def test_kernel_agrees_with_the_definition(name, kernel, dtype):
             agree(out, exact, CLOSE[dtype], f"{name} {attributes} {[getattr(x, 'shape', None) for x in inputs]}")
         for x, before in zip(inputs, kept, strict=True):
             assert x is None or x.tobytes() == before.tobytes(), "an input was changed"
-
-
-def agree(out, exact, close, what):
-    if exact.dtype.kind in "iu":
-        np.testing.assert_array_equal(out, exact, what)
-        return
-    a, b = out.astype(np.float64), exact.astype(np.float64)
-    top = np.abs(b[np.isfinite(b)]).max(initial=1e-3)
-    np.testing.assert_allclose(a, b, rtol=close, atol=close * top, err_msg=what)
 
 
 @pytest.mark.slow

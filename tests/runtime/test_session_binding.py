@@ -92,7 +92,7 @@ def test_sequences_maps_and_absent_values() -> None:
             call()
 
 
-@pytest.mark.parametrize(("device", "number"), [("cuda", 1), ("cpu", 1), ("none", 0)])
+@pytest.mark.parametrize(("device", "number"), [("cuda", -1), ("cpu", 1), ("none", 0)])
 def test_other_devices_are_refused(device: str, number: int) -> None:
     with pytest.raises(BackendError, match="not supported"):
         accord.OrtValue.ortvalue_from_numpy(X, device, number)

@@ -8,10 +8,20 @@ import importlib
 from accord.backends.protocol import Backend
 from accord.errors import BackendError
 
-__all__ = ["GROUP", "available_backends", "backend_named", "backends_for"]
+__all__ = ["GROUP", "available_backends", "backend_named", "backends_for", "device_number", "import_modules"]
 
 GROUP = "accord.backends"
 _OWN = frozenset({"cpu", "cuda", "reference", "null"})
+
+
+@functools.cache
+def import_modules(*packages: str) -> None:
+    """Import all modules of packages: a family of kernels registers its operators."""
+    import pkgutil
+
+    for package in packages:
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            importlib.import_module(f"{package}.{module.name}")
 
 
 @functools.cache
@@ -43,16 +53,32 @@ def available_backends() -> dict[str, Backend]:
     return found
 
 
+def device_number(device: str) -> tuple[str, int]:
+    """The kind and the number of a device: of "cuda:1" they are "cuda" and 1.
+
+    Raises:
+        BackendError: what follows the colon is no number.
+    """
+    kind, colon, number = device.partition(":")
+    if colon and not (number.isascii() and number.isdigit()):
+        raise BackendError(f"'{device}' names no device", expected=f"'{kind}', or '{kind}:1' for the second one")
+    return kind, int(number or 0)
+
+
 def backend_named(name: str) -> Backend:
     """The backend ``name``; Accord's own are found without looking through all installed packages.
+
+    Args:
+        name: Its name; ":1" behind it asks for the one of the second device.
 
     Raises:
         BackendError: there is none.
     """
-    if name in _OWN:
-        backend = importlib.import_module(f"accord.backends.{name}").backend
+    kind, number = device_number(name)
+    if kind in _OWN:
+        backend = importlib.import_module(f"accord.backends.{kind}").backend
         assert isinstance(backend, Backend)
-        return backend
+        return backend.numbered(number)
     known = available_backends()
     if name not in known:
         raise BackendError(f"no backend '{name}'", expected=f"one of {', '.join(known)}")
@@ -62,11 +88,17 @@ def backend_named(name: str) -> Backend:
 def backends_for(device: str, *, reference_only: bool = False) -> list[Backend]:
     """The backends that serve ``device``, best first; the reference backend comes last for the CPU.
 
+    Args:
+        device: Its kind, "cuda", or one of several, "cuda:1".
+        reference_only: Only those that are right but slow.
+
     Raises:
         BackendError: no backend serves the device; the message lists those that exist.
     """
     known = available_backends()
-    chosen = sorted((b for b in known.values() if b.device == device), key=lambda b: -b.priority)
+    kind, number = device_number(device)
+    own = sorted((b for b in known.values() if b.device == kind), key=lambda b: -b.priority)
+    chosen = [b.numbered(number) for b in own]
     chosen += [backend_named(n) for n in dict.fromkeys(h for b in chosen for h in b.hosts)]
     if reference_only:
         chosen = [b for b in chosen if b.fallback]

@@ -7,6 +7,7 @@ Which operators are roots, and their kernels, is the backend's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -14,6 +15,7 @@ import onnx_ir as ir
 from accord.backends.epilogue import Epilogue, Extra
 from accord.backends.loops.group import EXACT, wide
 from accord.backends.loops.groups import arrange_group, group_kernel
+from accord.backends.loops.table import Table
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.root import RootView
 from accord.backends.view import NodeView
@@ -21,10 +23,10 @@ from accord.expr.declared import lower_node
 from accord.expr.lang import Expr, cast, const, operand
 from accord.expr.onnx_ops import dtype_name
 from accord.ir.infer import Analyzer
-from accord.ir.reason import Reason
+from accord.ir.reason import FUSED_DOMAIN, Reason
 from accord.ir.strides import Access, broadcast_access
 
-__all__ = ["Roots", "arrange_fused", "select_fused"]
+__all__ = ["Roots", "TableRoots", "arrange_fused", "select_fused"]
 
 
 class Roots(ABC):
@@ -47,6 +49,51 @@ class Roots(ABC):
     @abstractmethod
     def arrange(self, root: NodeView) -> Arrangement | None:
         """How a root wants its operands; None: row-major."""
+
+
+class TableRoots(Roots):
+    """The roots of a table of generated kernels, and of operators that users declare.
+
+    Args:
+        device: Its name, for reasons.
+        table: The kernels.
+        refuses: Of a declared operator's node: why its kernel takes no epilogue; None: it does.
+        selects: Its kernel.
+        arranges: How it wants its operands.
+        prepares: See :class:`Roots`.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        table: Table,
+        refuses: Callable[[NodeView], Reason | None],
+        selects: Callable[[NodeView], Kernel | Reason | None],
+        arranges: Callable[[NodeView], Arrangement | None],
+        prepares: frozenset[str] = frozenset(),
+    ) -> None:
+        self.prepares = prepares
+        self._device = device
+        self._table = table
+        self._refuses, self._selects, self._arranges = refuses, selects, arranges
+
+    def refusal(self, view: NodeView) -> Reason | None:
+        """See :class:`Roots`."""
+        if (view.node.domain, view.node.op_type) in self._table.roots:
+            return None
+        if view.node.domain in ("", FUSED_DOMAIN):
+            return Reason(f"{self._device} computes nothing together with {view.node.op_type}")
+        return self._refuses(view)
+
+    def select(self, root: NodeView) -> Kernel | Reason:
+        """See :class:`Roots`."""
+        selector = self._table.selector(root.node.domain, root.node.op_type) or self._selects
+        return selector(root) or Reason(f"{root.node.op_type} is not declared")
+
+    def arrange(self, root: NodeView) -> Arrangement | None:
+        """See :class:`Roots`."""
+        arranger = self._table.arranger(root.node.domain, root.node.op_type)
+        return self._arranges(root) if arranger is None else arranger(root)
 
 
 class _Body:

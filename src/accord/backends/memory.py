@@ -14,10 +14,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["HOST", "Block", "DeviceArray", "Memory"]
+__all__ = ["HOST", "Block", "DeviceArray", "Memory", "MemoryFullError"]
 
 #: The space that Python reads.
 HOST = "host"
+
+
+class MemoryFullError(MemoryError):
+    """A memory has not what was asked of it.
+
+    Attributes:
+        space: Its name.
+        asked: Bytes that were asked for.
+        free: Bytes that it has.
+        total: Its size.
+    """
+
+    def __init__(self, space: str, asked: int, free: int, total: int) -> None:
+        super().__init__(space, asked, free, total)
+        self.space, self.asked, self.free, self.total = space, asked, free, total
+
+    def __str__(self) -> str:
+        return f"{self.asked:,} bytes of {self.space}, of whose {self.total:,} bytes {self.free:,} are free"
 
 
 class Block:
@@ -125,6 +143,10 @@ class DeviceArray:
         made = cls.empty(memory, array.shape, array.dtype)
         made.assign(array if array.flags.c_contiguous else array.copy(order="C"))
         return made
+
+    def kept_by(self, owner: Any) -> DeviceArray:
+        """The same array, which keeps ``owner`` and nothing else alive."""
+        return DeviceArray(self.memory, self.address, self.shape, self.dtype, owner)
 
     @property
     def space(self) -> str:

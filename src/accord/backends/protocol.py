@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from accord.backends.memory import HOST, Memory
-from accord.errors import CompileError
+from accord.errors import BackendError, CompileError
 from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order
@@ -215,6 +216,7 @@ class NativeKernel:
         alternatives: Names of the ways to compute it, where there are several; the first is the one by rule.
         alternative: Which of them this is; "" where there is one.
         foreign: It calls a function that is not Accord's: a number that it refuses with is that function's status.
+        alignment: Bytes that its operands' addresses must be multiples of, the caller's too; a plan's are of 64.
     """
 
     name: str
@@ -229,6 +231,7 @@ class NativeKernel:
     alternatives: tuple[str, ...] = ()
     alternative: str = ""
     foreign: bool = False
+    alignment: int = 1
 
     @property
     def dims(self) -> tuple[DimLike, ...]:
@@ -257,9 +260,11 @@ class Program(ABC):
 
     Attributes:
         refusal: The number with which the last phase that refused its data did so.
+        name_of: By number of a phase its kernel and node, for people.
     """
 
     refusal: int = 0
+    name_of: Callable[[int], str] = str
 
     @abstractmethod
     def run(self) -> int:
@@ -290,6 +295,8 @@ class Backend(ABC):
         memory: Where operands of its native kernels are; None: in the host's memory. Kernels in Python always find
             theirs there.
         hosts: Names of backends of other devices that take what this one has no kernel for, best first.
+        stores_halves: Values of 16 bits take half the time of those of 32: a model whose precision is to be bfloat16 is
+            stored so; elsewhere only operands of products are rounded.
         zeros: Returned arrays are zero before a run, since its kernels may compute nothing.
     """
 
@@ -299,12 +306,36 @@ class Backend(ABC):
     fallback: bool = False
     memory: Memory | None = None
     hosts: tuple[str, ...] = ()
+    stores_halves: bool = False
     zeros: bool = False
 
     @property
     def space(self) -> str:
         """The space of native kernels' operands."""
         return HOST if self.memory is None else self.memory.space
+
+    def numbered(self, number: int) -> Backend:
+        """The same for the device of this number among those of its kind.
+
+        Raises:
+            BackendError: it serves one device only.
+        """
+        if number:
+            raise BackendError(
+                f"there is no device '{self.device}:{number}'",
+                expected=f"'{self.device}', of which there is one",
+                remedy=f"Ask for device='{self.device}'.",
+            )
+        return self
+
+    def memory_at(self, address: int) -> Memory | None:
+        """The memory of a device of this kind in which an address is."""
+        del address
+        return self.memory
+
+    def active(self) -> AbstractContextManager[None]:
+        """What is compiled and laid out inside is for this backend's device."""
+        return nullcontext()
 
     def lacking(self) -> str | None:
         """What this machine lacks to run its kernels; None: nothing. It is asked often, and nothing is started."""
@@ -369,8 +400,8 @@ class Backend(ABC):
 
         Args:
             launches: Phase and start parameters, in order.
-            operands: For each phase an int64 array with the addresses of its operands; the caller changes
-                the addresses between runs.
+            operands: For each phase an int64 array with the addresses of its operands, all of them parts of one, in
+                order; the caller changes the addresses between runs.
             threads: Most threads that may work on one phase; each gets a number below it, for its scratch memory.
         """
         raise TypeError(f"backend '{self.name}' has no native kernels")

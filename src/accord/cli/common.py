@@ -302,10 +302,10 @@ def compile_options(function: F) -> F:
         click.option("--threads", type=click.IntRange(1), help="Threads for one run. [default: all allowed]"),
         click.option(
             "--precision",
-            type=click.Choice(["float32", "bfloat16"]),
+            type=click.Choice(["float32", "tf32", "bfloat16", "float16"]),
             default="float32",
             show_default=True,
-            help="What the operands of float32 products are rounded to; sums stay float32.",
+            help="What a float32 model may be computed in; sums of products stay float32.",
         ),
         click.option("--disable-rule", multiple=True, metavar="RULE", help="Switch a rewrite rule off; repeatable."),
     )

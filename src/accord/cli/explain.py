@@ -27,6 +27,8 @@ from accord.cli.common import (
 )
 from accord.cli.sources import load_option
 
+_WIDE = ("node", "operator", "because")
+
 if TYPE_CHECKING:
     import onnx_ir as ir
     from rich.console import Console
@@ -74,7 +76,7 @@ def command(
 
     Nothing is run. Memory is planned for the shapes given.
     """
-    from accord.cli.placed import backend_counts, chosen, copies, fallback_text, fallbacks, rounded
+    from accord.cli.placed import backend_counts, chosen, copies, fallback_text, fallbacks, remarks, rounded
 
     if rule is not None:
         check_rule("--rule", rule)
@@ -100,6 +102,8 @@ def command(
         "declined": _declined(plan),
         "fallbacks": fallbacks(plan),
         "precision": rounded(plan),
+        "wide": [{"node": s.node, "op": s.op, "reason": str(s.reason)} for s in log.skipped if s.rule == "store-half"],
+        "remarks": remarks(plan),
         "tuned": chosen(plan, dict(compiled.options.choices or ())),
         "copies": copies(plan),
         "memory": memory,
@@ -121,6 +125,12 @@ def command(
         if data["precision"]:
             rows = [(r["node"], r["op"], r["precision"]) for r in data["precision"]]
             table(console, "Products of rounded operands, as asked for", ("node", "operator", "precision"), rows)
+        if data["wide"]:
+            rows = [(r["node"], r["op"], r["reason"]) for r in data["wide"]]
+            table(console, f"What stays float32 though {compiled.options.precision} is asked for", _WIDE, rows)
+        if data["remarks"]:
+            said = [(len(r["nodes"]), r["op"], r["remark"], r["nodes"][0]) for r in data["remarks"]]
+            table(console, "How kernels compute", (">steps", "operator", "remark", "first"), said)
         if data["tuned"]:
             by_tuning = [(t["node"], t["op"], t["alternative"], t["rule"]) for t in data["tuned"]]
             table(console, "Kernels chosen by accord tune", ("node", "operator", "alternative", "by rule"), by_tuning)

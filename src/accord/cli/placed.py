@@ -16,6 +16,7 @@ __all__ = [
     "fallback_counts",
     "fallback_text",
     "fallbacks",
+    "remarks",
     "rounded",
 ]
 
@@ -41,6 +42,16 @@ def rounded(plan: Plan) -> list[dict[str, Any]]:
         for step in all_steps(plan)
         if (precision := getattr(step.kernel, "precision", ""))
     ]
+
+
+def remarks(plan: Plan) -> list[dict[str, Any]]:
+    """What kernels say of how they compute, the most frequent first: operator, remark and nodes."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for step in all_steps(plan):
+        if isinstance(step.kernel, NativeKernel) and step.kernel.note:
+            found.setdefault((step.placement.op, step.kernel.note), []).append(step.placement.node)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [{"op": op, "remark": note, "nodes": nodes} for (op, note), nodes in ordered]
 
 
 def chosen(plan: Plan, choices: Mapping[str, str]) -> list[dict[str, str]]:

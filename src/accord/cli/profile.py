@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +31,7 @@ from accord.cli.sources import load_option
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from accord.profile.device import DeviceProfile
     from accord.profile.peaks import Peaks
     from accord.profile.profile import Profile
     from accord.profile.steps import StepRecord
@@ -41,6 +43,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 _CHART = 60
 #: Operators in the table of totals.
 _KINDS = 10
+#: Seconds that Nsight Compute may take.
+_NCU_LIMIT = 300
 #: Seconds of a run below which steps are shown in microseconds.
 _SHORT = 2e-3
 
@@ -63,6 +67,8 @@ _SHORT = 2e-3
 @feed_options
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Timed runs.")
 @click.option("--top", type=click.IntRange(0), default=20, show_default=True, help="Steps to list; 0 for all.")
+@click.option("--counters", is_flag=True, help="Ask Nsight Compute (ncu) what the GPU counted, in one more run.")
+@click.option("--once", is_flag=True, hidden=True, help="Run once and end: what Nsight Compute looks at.")
 @click.option("--peaks", is_flag=True, help="Measure what the machine can do again, instead of using what is known.")
 @load_option
 @compile_options
@@ -74,6 +80,8 @@ def command(
     given: Given,
     runs: int,
     top: int,
+    counters: bool,
+    once: bool,
     peaks: bool,
     choices: Choices,
 ) -> None:
@@ -90,8 +98,13 @@ def command(
         _make_folder(out)
     compiled = choices.compile(model, screen)
     feed = given.feed(compiled, screen)
+    if once:
+        compiled(dict(feed))
+        return
     with screen.progress(f"profiling {model.name}", 3) as advance:
         measured = profile(compiled, dict(feed), runs=runs, again=peaks, advance=advance)
+    if counters:
+        measured.device = _counted(measured)
     options = {"device": choices.device, "level": choices.level, "disabled_rules": list(choices.disabled_rules)}
     data = {"model": str(model), "options": options, **measured.data()}
     written: list[str] = []
@@ -101,8 +114,13 @@ def command(
     def draw(console: Console) -> None:
         _draw_summary(console, model.name, measured)
         if measured.peaks is not None:
-            _draw_peaks(console, measured.peaks)
+            _draw_peaks(console, measured.peaks, measured.gpu)
         _draw_steps(console, measured, top)
+        if measured.device is not None:
+            _draw_device(console, measured, measured.device, top)
+        elif measured.without_device:
+            text = "kernels were started one by one, with events between them, so times hold their starts too"
+            line(console, f"{text}: {measured.without_device}", style="yellow")
         _draw_totals(console, measured, data["by_operator"])
         _draw_memory(console, measured)
         line(console, "Advice", style="bold")
@@ -114,6 +132,16 @@ def command(
             line(console, f"wrote {path}")
 
     screen.show({**data, "written": written}, draw)
+
+
+def _counted(p: Profile) -> DeviceProfile:
+    """What the GPU did, with counters that Nsight Compute reads while this command runs the model once."""
+    from accord.profile.nsight import counters_of, with_counters
+
+    if p.device is None:
+        raise wrong_use("--counters is for models that run on a GPU, and needs CUPTI")
+    again = [a for a in sys.argv[1:] if a != "--counters"]
+    return with_counters(p.device, counters_of([sys.executable, "-m", "accord", *again, "--once"], _NCU_LIMIT))
 
 
 def _make_folder(folder: Path) -> None:
@@ -158,15 +186,64 @@ def _draw_summary(console: Console, name: str, p: Profile) -> None:
     line(console, "; ".join(parts))
 
 
-def _draw_peaks(console: Console, peaks: Peaks) -> None:
-    multiply = ", ".join(f"{d} {r.best / 1e9:.0f}" for d, r in peaks.multiply.items())
+def _draw_peaks(console: Console, peaks: Peaks, gpu: str) -> None:
+    unit, factor = ("TFLOP/s", 1e12) if gpu else ("GFLOP/s", 1e9)
+    multiply = ", ".join(f"{d} {r.best / factor:.0f}" for d, r in peaks.multiply.items())
     levels = ", ".join(f"{x.name} {x.read.best / 1e9:.0f} / {x.copy.best / 1e9:.0f}" for x in peaks.levels)
+    if gpu:
+        line(console, f"{gpu}: {unit} {multiply} (units × clock); GB/s read / copy {levels} (measured)")
+        return
     threads = plural(peaks.threads, "thread")
-    line(console, f"This machine on {threads}, measured: GFLOP/s {multiply}; GB/s read / copy {levels}")
+    line(console, f"This machine on {threads}, measured: {unit} {multiply}; GB/s read / copy {levels}")
     if peaks.disturbed:
         gain = f"{peaks.threads} threads reach {peaks.scaling:.2f} times one; " if peaks.threads > 1 else ""
         text = f"{gain}something else ran meanwhile, so these may be too low; --peaks measures again"
         line(console, text, style="yellow")
+
+
+def _draw_device(console: Console, p: Profile, device: DeviceProfile, top: int) -> None:
+    """What the GPU did: kernels by time, copies, gaps by cause."""
+    span = max(device.span, 1e-12)
+    done = f"{plural(len(device.kernels), 'kernel')}, {plural(len(device.copies), 'copy', 'copies')}"
+    line(
+        console,
+        f"{device.device}: {seconds_text(device.span)} from the first kernel to the end of the last, busy "
+        f"{device.busy / span:.0%}; {done}",
+        style="bold",
+    )
+    kernels = sorted(device.kernels, key=lambda k: -k.seconds)
+    columns = ("node", ">µs", ">blocks", ">threads", ">registers", ">shared", ">local", ">occupancy", "by", ">waves")
+    rows = [
+        (
+            p.node_of(k.step) or k.name,
+            f"{k.seconds * 1e6:.2f}",
+            "×".join(str(n) for n in k.grid if n > 1) or "1",
+            k.threads,
+            k.registers,
+            k.shared,
+            k.local or "",
+            f"{k.occupancy.share:.0%}" + ("" if k.achieved is None else f" ({k.achieved:.0%} achieved)"),
+            k.occupancy.limit,
+            f"{k.occupancy.waves:.2f}",
+        )
+        for k in (kernels[:top] if top else kernels)
+    ]
+    table(console, "Kernels by time", columns, rows)
+    if device.copies:
+        copies = [
+            (
+                p.node_of(c.step) or "",
+                c.direction,
+                "pageable" if c.pageable else "pinned" if "host" in c.direction else "",
+                _number(c.nbytes / 1e6),
+                f"{c.seconds * 1e6:.2f}",
+                _number(c.nbytes / c.seconds / 1e9 if c.seconds else None),
+            )
+            for c in device.copies
+        ]
+        table(console, "Copies", ("node", "direction", "memory", ">MB", ">µs", ">GB/s"), copies)
+    causes = [(cause, f"{seconds * 1e6:.2f}", f"{p.share(seconds):.1%}") for cause, seconds in device.causes().items()]
+    table(console, "What the GPU waits for", ("cause", ">µs", ">share"), causes)
 
 
 def _draw_steps(console: Console, p: Profile, top: int) -> None:

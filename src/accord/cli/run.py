@@ -28,6 +28,9 @@ from accord.cli.sources import load_option
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from accord.profile.overflow import Overflow
+    from accord.runtime.model import Model
+
 __all__ = ["command"]
 
 
@@ -39,11 +42,15 @@ __all__ = ["command"]
         "accord run model.onnx --input image=photo.npy --output results",
         "accord run model.onnx --shape x=1x3x320x320 --seed 7",
         "accord run model.onnx --input rate=16000 --strict --json",
+        "accord run model.onnx --precision float16 --check-range",
     ),
 )
 @model_argument
 @feed_options
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder to save the outputs in.")
+@click.option(
+    "--check-range", is_flag=True, help="Also name the first operator whose values leave the range of their type."
+)
 @load_option
 @compile_options
 @click.pass_obj
@@ -52,6 +59,7 @@ def command(
     model: Path,
     given: Given,
     output: Path | None,
+    check_range: bool,
     choices: Choices,
 ) -> None:
     """Run MODEL once and print what comes out.
@@ -69,6 +77,7 @@ def command(
         began = time.perf_counter()
         outputs = compiled(dict(feed))
         run_time = time.perf_counter() - began
+    overflow = _overflow(compiled, dict(feed)) if check_range else None
     fields = [f for name, value in outputs.items() for f in _fields(name, value)]
     saved = _save(output, [(f["name"], f.pop("value")) for f in fields]) if output is not None else []
     for field in fields:
@@ -83,6 +92,7 @@ def command(
         "steps": len(plan.steps),
         "fallbacks": fallback_counts(plan),
         "seconds": {"compile": compile_time, "run": run_time},
+        **({"overflow": None if overflow is None else overflow.data()} if check_range else {}),
     }
 
     def draw(console: Console) -> None:
@@ -95,10 +105,19 @@ def command(
         table(console, "", ("input", "dtype", "shape", "from"), [[_cell(v) for v in i.values()] for i in fed])
         titles = ("output", "dtype", "shape", ">min", ">mean", ">max", ">NaN")
         table(console, "", titles, [[_cell(f[key]) for key in _KEYS] for f in fields])
+        if check_range:
+            text = "all values stay in the range of their types" if overflow is None else f"out of range: {overflow}"
+            line(console, text, style=None if overflow is None else "yellow")
         for path in saved:
             line(console, f"saved {path}")
 
     screen.show(data, draw)
+
+
+def _overflow(compiled: Model, feed: dict[str, Any]) -> Overflow | None:
+    from accord.profile.overflow import first_overflow
+
+    return first_overflow(compiled, feed)
 
 
 _KEYS = ("name", "dtype", "shape", "min", "mean", "max", "nan")

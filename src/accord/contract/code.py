@@ -67,6 +67,11 @@ class TritonCode:
     ``workspace`` a pointer to the bytes of scratch memory; others come from ``meta``. Parameters annotated with
     ``tl.constexpr`` are compiled in, others are given at run time.
 
+    Where the clause "epilogue" is set, the compile-time parameter ``epilogue`` is None, or a function for what follows
+    on output 0: ``value = epilogue(value, place, mask, extras)`` just before a block is stored, of which ``place`` are
+    the places in the row-major output and ``extras`` is the parameter of that name. Where a kernel is several launches,
+    those that store the result have these parameters.
+
     Attributes:
         kernel: What ``triton.jit`` made, or where it is: "module:name". The latter needs no Triton before the kernel
             is compiled or run.

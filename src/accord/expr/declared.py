@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from accord.contract.choose import Choice, call_attributes, kernel_for
+from accord.contract.choose import Choice, call_attributes, kernel_for, kernel_of_kind
 from accord.errors import ContractError
 from accord.expr.lang import Expr, cast
 from accord.expr.onnx_ops import lower
@@ -36,8 +36,12 @@ def lower_node(n: Inference, arguments: Sequence[Expr | None], out_dtype: str) -
 
 
 def expression_of(n: Inference) -> Choice | None:
-    """The expression that a user's operator declares for a node, where that is what computes it."""
-    found = kernel_for(n, "cpu")
+    """The expression that a user's operator declares for a node, where that is what computes it.
+
+    On the CPU it has to be the first kernel that fits. Other devices take what is declared for them for a node that
+    stands alone; what is computed together with others is an expression.
+    """
+    found = kernel_for(n, "cpu") if n.analyzer.device == "cpu" else kernel_of_kind(n, "expression")
     return found if isinstance(found, Choice) and found.kernel.kind == "expression" else None
 
 

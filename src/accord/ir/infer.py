@@ -220,8 +220,11 @@ class Analyzer:
         attributes: Attributes of the call, which nodes of a function's body refer to.
         created: Names of the symbols that :meth:`Inference.fresh` made.
         stated: Where :meth:`Inference.agree` puts what it is told; None: nowhere.
-        precision: What products may be rounded to that are asked for in float32: "float32" (nothing) or "bfloat16".
+        precision: What operands of float32 products may be rounded to: "float32" (nothing), "tf32" or "bfloat16".
+        storage: What values of a float32 model are stored in where contracts allow it: "float16", "bfloat16"; None: as
+            the model says.
         choices: By name of a node, which of the alternatives of its kernel to take; others follow the rule.
+        device: What kind of device it is for; users' operators may be written differently for each.
     """
 
     def __init__(
@@ -243,7 +246,9 @@ class Analyzer:
         self.created: set[str] = set()
         self.stated: list[Agreement] | None = None
         self.precision = "float32"
+        self.storage: str | None = None
         self.choices: Mapping[str, str] = {}
+        self.device = "cpu"
 
     def infer_graph(self, nodes: Iterable[ir.Node]) -> None:
         """Write facts for all outputs of ``nodes``, which must be in topological order.
@@ -319,6 +324,8 @@ class Analyzer:
         )
         inner.stated = self.stated
         inner.precision = self.precision
+        inner.storage = self.storage
+        inner.device = self.device
         for i, parameter in enumerate(function.inputs):
             inner.facts[parameter] = self.facts.get(call.inputs[i]) if i < len(call.inputs) else UNKNOWN
         inner.infer_graph(function)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
+import importlib.metadata
 import io
 import re
 import threading
@@ -21,7 +24,16 @@ from accord.record import record
 if TYPE_CHECKING:
     from accord.contract.code import CudaCode
 
-__all__ = ["CompiledCuda", "CudaKernel", "block_of", "compile_cuda", "shared_of"]
+__all__ = [
+    "CompiledCuda",
+    "CudaKernel",
+    "argument_of",
+    "block_of",
+    "compile_cuda",
+    "compiler_version",
+    "shared_of",
+    "source_of",
+]
 
 #: C++ types of elements, and the header that has them.
 _TYPES = {
@@ -102,13 +114,32 @@ def _text(code: CudaCode, types: Mapping[str, str], meta: Mapping[str, Any], op:
     for name, value in meta.items():
         lines.append(f"#define {name} {_literal(value)}")
     includes = [f"#include <{h}>" for h in headers]
-    name, source = f"{code.entry}.cu", code.source
-    if isinstance(source, Path):
-        try:
-            name, source = source.name, source.read_text()
-        except OSError as error:
-            raise ContractError(f"the text of kernel '{code.entry}' cannot be read: {error}", op=op) from error
+    name, source = source_of(code, op)
     return "\n".join([*includes, *lines, f'#line 1 "{name}"', source])
+
+
+def source_of(code: CudaCode, op: str) -> tuple[str, str]:
+    """The name of the author's file and its text.
+
+    Raises:
+        ContractError: it cannot be read.
+    """
+    if not isinstance(code.source, Path):
+        return f"{code.entry}.cu", code.source
+    try:
+        return code.source.name, code.source.read_text()
+    except OSError as error:
+        raise ContractError(f"the text of kernel '{code.entry}' cannot be read: {error}", op=op) from error
+
+
+@functools.cache
+def compiler_version() -> str:
+    """Of what compiles CUDA C++; what is no Python package has the version of ``cuda-core``."""
+    found = []
+    for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "cuda-core"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(importlib.metadata.version(package))
+    return ",".join(found)
 
 
 def _literal(value: Any) -> str:
@@ -209,12 +240,17 @@ class CudaKernel(DeviceKernel):
         code: Any = call.code
         compiled = compile_cuda(code, self.types, call.meta, target, op)
         values = kernel_arguments(code.parameters, call, op)
-        arguments = [_argument(n, v, op) for n, v in values.items()]
+        arguments = [argument_of(n, v, op) for n, v in values.items()]
         block = block_of(code, call, op)
         launch(compiled.cubin, code.entry, stream, call.grid, block, shared_of(code, call), arguments)
 
 
-def _argument(name: str, value: Any, op: str) -> tuple[str, Any]:
+def argument_of(name: str, value: Any, op: str) -> tuple[str, Any]:
+    """Kind and value of an argument, as :func:`accord.kernels.device.launch` takes them.
+
+    Raises:
+        ContractError: it cannot be given to a kernel.
+    """
     if value is None:
         return "p", 0
     if isinstance(value, Memory):

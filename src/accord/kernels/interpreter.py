@@ -92,13 +92,20 @@ def interpret(function: Any, arguments: Mapping[str, Any], grid: tuple[int, int,
     values = [arguments[n] for n in function.arg_names]
     try:
         with np.errstate(all="ignore"):
-            function[grid](*[_Pointer(v) if isinstance(v, Memory) else v for v in values])
+            function[grid](*map(_given, values))
     except Exception as error:  # whatever the author's code or the interpreter throws
         raise KernelError(
             f"the Triton kernel '{function.fn.__name__}' fails in the interpreter: {_reason(error)}",
             op=op,
             found=_place(function, error),
         ) from error
+
+
+def _given(value: Any) -> Any:
+    """A value as the interpreter takes it; a parameter may be a tuple."""
+    if isinstance(value, tuple):
+        return tuple(map(_given, value))
+    return _Pointer(value) if isinstance(value, Memory) else value
 
 
 @functools.cache

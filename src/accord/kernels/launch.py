@@ -159,7 +159,9 @@ def _values(
     s = contract.semantic
     given = [*inputs, *([None] * (len(s.inputs) - len(inputs)))]
     wanted = [*outputs, *([None] * (len(s.outputs) - len(outputs)))]
-    values: dict[str, Any] = {**attributes, **named_sizes(contract, inputs, attributes, outputs)}
+    # nothing follows a kernel that runs by itself
+    values: dict[str, Any] = {"epilogue": None, "extras": None, **attributes}
+    values |= named_sizes(contract, inputs, attributes, outputs)
     values |= {n: v for n, v in attributes.items() if isinstance(v, bool)}
     values["lead"] = 1
     for p, m in reversed([*zip(s.inputs, given, strict=True), *zip(s.outputs, wanted, strict=True)]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import re
 import threading
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
     from accord.contract.code import TritonCode
 
 __all__ = [
+    "ELEMENTS",
+    "OPTIONS",
     "CompiledTriton",
     "TritonKernel",
     "compile_function",
     "compile_launch",
     "interpreting",
     "kernel_arguments",
+    "parameters_of",
     "pointers_added",
+    "specialised",
 ]
 
 #: What Triton calls the elements of memory.
@@ -48,7 +53,7 @@ ELEMENTS = {
     **{f"uint{n}": f"u{n}" for n in (8, 16, 32, 64)},
 }
 #: What ``meta`` may say to the compiler.
-_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _ALIGNED = ("tt.divisibility", 16)
 
 
@@ -148,7 +153,7 @@ def _parts(code: TritonCode, call: Launch, op: str) -> tuple[Any, dict[str, Any]
     function = function_of(code, op)
     meta = dict(call.meta)
     options = {"num_warps": code.warps, "num_stages": code.stages}
-    options |= {n: meta.pop(n) for n in _OPTIONS if n in meta}
+    options |= {n: meta.pop(n) for n in OPTIONS if n in meta}
     names = function.arg_names
     unused = sorted(set(meta) - set(names))
     if unused:
@@ -186,7 +191,7 @@ def compile_launch(code: TritonCode, call: Launch, target: int, op: str) -> Comp
     attributes: dict[tuple[int, ...], Any] = {}
     kinds: list[str] = []
     for i, p in enumerate(function.params):
-        kind, text, constant, aligned = _specialised(p, arguments[p.name], op)
+        kind, text, constant, aligned = specialised(p, arguments[p.name], op)
         signature[p.name] = text
         if text == "constexpr":
             constants[(i,)] = constant
@@ -225,8 +230,34 @@ def compile_launch(code: TritonCode, call: Launch, target: int, op: str) -> Comp
         return made
 
 
-def _specialised(p: Any, value: Any, op: str) -> tuple[str, str, Any, bool]:
-    """Kind of an argument, its type for Triton, its value if it is compiled in, and whether 16 divides it."""
+@record
+class _Plain:
+    """A parameter of a kernel that is interpreted."""
+
+    name: str
+    is_constexpr: bool
+
+
+def parameters_of(function: Any) -> Sequence[Any]:
+    """The parameters of what ``triton.jit`` made: ``name``, ``is_constexpr`` and what is not to be specialised."""
+    if not interpreting():
+        found: Sequence[Any] = function.params
+        return found
+    signature = inspect.signature(function.fn).parameters.values()
+    return [_Plain(p.name, "constexpr" in str(p.annotation)) for p in signature]
+
+
+def specialised(p: Any, value: Any, op: str) -> tuple[str, str, Any, bool]:
+    """Kind of an argument, its type for Triton, its value if it is compiled in, and whether 16 divides it.
+
+    Args:
+        p: One of :func:`parameters_of`.
+        value: What it is given.
+        op: Name of the operator, for errors.
+
+    Raises:
+        ContractError: it cannot be given to a kernel.
+    """
     free = not getattr(p, "do_not_specialize", False)
     alignable = free and not getattr(p, "do_not_specialize_on_alignment", False)
     if p.is_constexpr or value is None:

@@ -6,6 +6,7 @@ phase       level  what it is for
 integers    2      contractions of dequantised tensors become products of integers
 declutter   1      constants folded, no-ops and duplicates removed, affine into weights
 recognise   2      what an exporter took apart becomes the operator that it means
+precision   1      values stored in 16 bits, where that was asked for (at any level then)
 fuse        2      elementwise operators computed on the results of contractions and windows
 join        2      other connected operators in one loop nest
 ==========  =====  ==================================================================
@@ -23,6 +24,7 @@ from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareC
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.fuse_weights import FuseWeights
+from accord.passes.rules.precision import StoreHalf
 from accord.passes.rules.recognise.activations import RecogniseActivation
 from accord.passes.rules.recognise.affine_chain import MergeAffine
 from accord.passes.rules.recognise.attention import RecogniseAttention
@@ -40,11 +42,14 @@ from accord.passes.rules.recognise.prelu import RecognisePRelu
 from accord.passes.rules.recognise.projections import MergeProjections
 from accord.passes.rules.recognise.reduction import RecogniseMean
 from accord.passes.rules.recognise.rotary import RecogniseRotary
+from accord.passes.rules.recognise.shorten import ShortenViews
 from accord.passes.rules.recognise.softmax import RecogniseSoftmax
+from accord.passes.rules.rows import ProductBeforeTranspose, UnflattenGemm, ViewBeforeProduct
 from accord.passes.rules.simplify import (
     CollapseReshapes,
     FoldReshapeTarget,
     GatherBeforeElementwise,
+    GatherToSlice,
     MergeTransposes,
     RemoveIdentity,
     RemoveNeutralArithmetic,
@@ -66,11 +71,13 @@ class Phase:
         name: Its name.
         rules: In the order in which they are tried.
         native: A rule fires only if the device has kernels of its own for what it writes.
+        asked: It does what was asked for, so it runs at any level.
     """
 
     name: str
     rules: tuple[Rule, ...]
     native: bool = False
+    asked: bool = False
 
 
 def phases() -> tuple[Phase, ...]:
@@ -82,6 +89,7 @@ def phases() -> tuple[Phase, ...]:
             (
                 ComposeOperators(),
                 GatherBeforeElementwise(),
+                GatherToSlice(),
                 FoldConstants(),
                 RemoveIdentity(),
                 RemoveNoOpCast(),
@@ -91,6 +99,8 @@ def phases() -> tuple[Phase, ...]:
                 SinkTranspose(),
                 FoldReshapeTarget(),
                 CollapseReshapes(),
+                UnflattenGemm(),
+                ViewBeforeProduct(),
                 RemoveNeutralArithmetic(),
                 FoldBatchNorm(),
                 FoldAffineIntoContraction(),
@@ -123,6 +133,8 @@ def phases() -> tuple[Phase, ...]:
                 RecogniseCausalMask(),
                 PackRotaryHeads(),
                 PackAttentionHeads(),
+                ProductBeforeTranspose(),
+                ShortenViews(),
                 FoldConstants(),
                 MergeTransposes(),
                 CollapseReshapes(),
@@ -132,6 +144,7 @@ def phases() -> tuple[Phase, ...]:
             ),
             native=True,
         ),
+        Phase("precision", (StoreHalf(), RemoveNoOpCast(), ShareConstants(), CommonSubexpressions()), asked=True),
         Phase("fuse", (MergeProjections(), BatchNormToAffine(), FuseWeights(), FuseEpilogue())),
         Phase("join", (FuseLoops(),)),
     )

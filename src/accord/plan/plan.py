@@ -161,6 +161,17 @@ class Plan:
         )
 
     @cached_property
+    def alignments(self) -> dict[int, int]:
+        """Bytes that the addresses of some of :attr:`lent` must be multiples of, as kernels ask."""
+        far = set(self.lent.values())
+        found: dict[int, int] = {}
+        for step in self.steps:
+            if isinstance(step.kernel, NativeKernel) and step.kernel.alignment > 1:
+                for root in {self.slots[i].root for i in (*step.inputs, *step.outputs) if i >= 0} & far:
+                    found[root] = max(found.get(root, 1), step.kernel.alignment)
+        return found
+
+    @cached_property
     def lent(self) -> dict[int, int]:
         """Inputs and outputs that may be in another memory than the host's: their root to that of their copy there.
 

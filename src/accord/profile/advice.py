@@ -7,12 +7,13 @@ follows it can win no more than that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from accord.backends.cpu.machine import machine
+from accord.profile.gpu_advice import RULES as GPU_RULES
 from accord.profile.steps import StepRecord
+from accord.profile.words import Advice, bandwidth_text, counted, named, names_of, part_of, rate_text, time_text
 
 if TYPE_CHECKING:
     from accord.profile.profile import Profile
@@ -45,28 +46,10 @@ _EXAMPLES: Final = 3
 _CONTRACTIONS: Final = frozenset({"Conv", "MatMul", "Gemm"})
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A piece of advice.
-
-    Attributes:
-        rule: Which rule gave it.
-        text: What was found, with its figures, and what to do about it.
-        share: Part of the run's time that it is about.
-        nodes: The nodes that it is about.
-        figures: The numbers in it.
-    """
-
-    rule: str
-    text: str
-    share: float
-    nodes: tuple[str, ...] = ()
-    figures: Mapping[str, Any] = field(default_factory=dict)
-
-
 def advise(profile: Profile) -> list[Advice]:
     """All advice, what concerns most of the time first."""
-    return sorted((a for rule in _RULES for a in rule(profile)), key=lambda a: -a.share)
+    rules = (*_ANYWHERE, *(_HOST_RULES if profile.device is None else GPU_RULES))
+    return sorted((a for rule in rules for a in rule(profile)), key=lambda a: -a.share)
 
 
 # rules
@@ -84,14 +67,14 @@ def _fallbacks(p: Profile) -> Iterator[Advice]:
         if share < _AVOIDABLE:
             continue
         known = [s.bound.seconds for s in steps if s.bound is not None]
-        least = f" The machine needs {_time(sum(known))} for its bytes." if known else ""
+        least = f" The machine needs {time_text(sum(known))} for its bytes." if known else ""
         yield Advice(
             "fallback",
-            f"{op} runs on the slow backend '{backend}' in {_counted(len(steps), 'step')} and takes {_of(p, seconds)}, "
-            f"because {reason}.{least} Give the operator a kernel, or write it in operators that have one; --strict "
-            f"makes a fall-back an error.",
+            f"{op} runs on the slow backend '{backend}' in {counted(len(steps), 'step')} and takes "
+            f"{part_of(p, seconds)}, because {reason}.{least} Give the operator a kernel, or write it in operators "
+            f"that have one; --strict makes a fall-back an error.",
             share,
-            _names(steps),
+            names_of(steps),
             {"seconds": seconds, "reason": reason},
         )
 
@@ -106,10 +89,12 @@ def _slow_steps(p: Profile) -> Iterator[Advice]:
             continue
         if s.limit == "arithmetic":
             can = (s.operations or 0) / s.bound.seconds
-            speed = f"{_rate(s.rate or 0)}, {efficiency:.0%} of what the machine can ({_rate(can)})"
+            speed = f"{rate_text(s.rate or 0)}, {efficiency:.0%} of what the machine can ({rate_text(can)})"
         else:
             can = s.nbytes / s.bound.seconds
-            speed = f"{_bandwidth(s.bandwidth or 0)}, {efficiency:.0%} of what {s.limit} gives ({_bandwidth(can)})"
+            speed = (
+                f"{bandwidth_text(s.bandwidth or 0)}, {efficiency:.0%} of what {s.limit} gives ({bandwidth_text(can)})"
+            )
         causes = list(_causes(p, s))
         text = "; ".join(c for c, _ in causes) or "its shapes do not explain it"
         todo = " ".join(t for _, t in causes if t) or (
@@ -117,7 +102,7 @@ def _slow_steps(p: Profile) -> Iterator[Advice]:
         )
         yield Advice(
             "slow",
-            f"{_named(s)} takes {share:.0%} of the run at {speed}: {text}. {todo}",
+            f"{named(s)} takes {share:.0%} of the run at {speed}: {text}. {todo}",
             share,
             (s.node,),
             {"seconds": s.median, "efficiency": efficiency, "limit": s.limit, "attainable_seconds": s.bound.seconds},
@@ -147,7 +132,7 @@ def _causes(p: Profile, s: StepRecord) -> Iterator[tuple[str, str]]:
     if gain is not None and gain < 1 + _SCALES * (p.threads - 1):
         yield f"{p.threads} threads make it {gain:.2f} times as fast as one", ""
     if s.calls > 1:
-        yield f"it runs {s.calls} times, {_time(s.median / s.calls)} each", ""
+        yield f"it runs {s.calls} times, {time_text(s.median / s.calls)} each", ""
 
 
 def _bound_by_memory(p: Profile) -> Iterator[Advice]:
@@ -161,8 +146,8 @@ def _bound_by_memory(p: Profile) -> Iterator[Advice]:
         why = f" {'; '.join(dict.fromkeys(kept))}." if kept else ""
         yield Advice(
             "memory-bound",
-            f"{_named(s)} takes {share:.0%} of the run and moves {_bandwidth(s.bandwidth or 0)}, {efficiency:.0%} of "
-            f"what {s.limit} gives: only computing it together with its neighbours ({neighbours}) can help.{why}",
+            f"{named(s)} takes {share:.0%} of the run and moves {bandwidth_text(s.bandwidth or 0)}, {efficiency:.0%} "
+            f"of what {s.limit} gives: only computing it together with its neighbours ({neighbours}) can help.{why}",
             share,
             (s.node,),
             {"seconds": s.median, "efficiency": efficiency, "level": s.limit, "bytes": s.nbytes},
@@ -177,17 +162,17 @@ def _copies(p: Profile) -> Iterator[Advice]:
     if share < _AVOIDABLE:
         return
     listed = "; ".join(
-        f"{s.node.removesuffix('.reorder')} ({s.written / 1e6:.3g} MB, {_time(s.median)}) "
+        f"{s.node.removesuffix('.reorder')} ({s.written / 1e6:.3g} MB, {time_text(s.median)}) "
         f"from {', '.join(s.sources) or 'the inputs'} to {', '.join(s.readers) or 'the outputs'}"
         for s in copies[:_EXAMPLES]
     )
     yield Advice(
         "reorders",
-        f"{_counted(len(copies), 'value is', 'values are')} brought into another order of axes, which takes "
-        f"{_of(p, seconds)}: {listed}. The operators on both sides want different layouts: a step of another backend "
-        f"or an output of the model between them may be the cause.",
+        f"{counted(len(copies), 'value is', 'values are')} brought into another order of axes, which takes "
+        f"{part_of(p, seconds)}: {listed}. The operators on both sides want different layouts: a step of another "
+        f"backend or an output of the model between them may be the cause.",
         share,
-        _names(copies),
+        names_of(copies),
         {"seconds": seconds, "copies": len(copies), "bytes": sum(s.nbytes for s in copies)},
     )
 
@@ -201,8 +186,8 @@ def _tiny(p: Profile) -> Iterator[Advice]:
         return
     yield Advice(
         "tiny",
-        f"{len(tiny)} of {len(p.steps)} steps take less than {_time(_TINY)} each, together {share:.0%} of the run: the "
-        f"model is small for this machine. {_batches(p)}",
+        f"{len(tiny)} of {len(p.steps)} steps take less than {time_text(_TINY)} each, together {share:.0%} of the run: "
+        f"the model is small for this machine. {_batches(p)}",
         share,
         (),
         {"steps": len(tiny), "seconds": seconds},
@@ -215,10 +200,10 @@ def _outside(p: Profile) -> Iterator[Advice]:
     if share < _OUTSIDE or p.outside < 5 * _MICROSECOND:
         return
     python = [s for s in p.steps if s.fallback or s.late or s.bound is None]
-    among = f", and between the {_counted(len(python), 'step')} that Python starts" if python else ""
+    among = f", and between the {counted(len(python), 'step')} that Python starts" if python else ""
     yield Advice(
         "outside",
-        f"{_of(p, p.outside)} pass outside the steps: checking inputs, making outputs"
+        f"{part_of(p, p.outside)} pass outside the steps: checking inputs, making outputs"
         f"{among}. Model.run_into, or an IOBinding, gives outputs memory once and for all. {_batches(p)}",
         share,
         (),
@@ -243,9 +228,9 @@ def _threads(p: Profile) -> Iterator[Advice]:
     yield Advice(
         "threads",
         f"{p.threads} threads make the run {gain:.2f} times as fast as one{machine_gain}. Most is lost in: {worst}. "
-        f"With threads=1 a run takes {_time(p.single)}, and the other cores are free for other runs.",
+        f"With threads=1 a run takes {time_text(p.single)}, and the other cores are free for other runs.",
         1 - gain / p.threads,
-        _names(lost[:_EXAMPLES]),
+        names_of(lost[:_EXAMPLES]),
         {"threads": p.threads, "gain": gain, "one_thread_least": p.single},
     )
 
@@ -260,9 +245,9 @@ def _control(p: Profile) -> Iterator[Advice]:
         times = max((r.calls for r in inner), default=0) / s.calls
         yield Advice(
             "control-flow",
-            f"{_named(s)} takes {share:.0%} of the run ({_time(s.median)}) besides the steps of its bodies, which run "
-            f"up to {times:.0f} times: each start of a body goes through Python. An operator that does the whole of it "
-            f"(LSTM or Attention instead of a loop), or a loop unrolled at export, needs no start.",
+            f"{named(s)} takes {share:.0%} of the run ({time_text(s.median)}) besides the steps of its bodies, which "
+            f"run up to {times:.0f} times: each start of a body goes through Python. An operator that does the whole "
+            f"of it (LSTM or Attention instead of a loop), or a loop unrolled at export, needs no start.",
             share,
             (s.node,),
             {"seconds": s.median, "body_runs": times},
@@ -278,11 +263,11 @@ def _late(p: Profile) -> Iterator[Advice]:
         return
     yield Advice(
         "late",
-        f"{_counted(len(late), 'step takes', 'steps take')} {_of(p, seconds)} and must be prepared anew in each run, "
-        f"because sizes depend on data or are not known. Shapes declared in the file, or padding to a fixed size, "
+        f"{counted(len(late), 'step takes', 'steps take')} {part_of(p, seconds)} and must be prepared anew in each "
+        f"run, because sizes depend on data or are not known. Shapes declared in the file, or padding to a fixed size, "
         f"make them known.",
         share,
-        _names(late),
+        names_of(late),
         {"seconds": seconds, "steps": len(late)},
     )
 
@@ -296,10 +281,10 @@ def _double(p: Profile) -> Iterator[Advice]:
         return
     yield Advice(
         "float64",
-        f"{_counted(len(steps), 'step computes', 'steps compute')} in float64 and take {_of(p, seconds)}: it has half "
-        f"the lanes and twice the bytes of float32. Cast to float32 if that is exact enough.",
+        f"{counted(len(steps), 'step computes', 'steps compute')} in float64 and take {part_of(p, seconds)}: it has "
+        f"half the lanes and twice the bytes of float32. Cast to float32 if that is exact enough.",
         share,
-        _names(steps),
+        names_of(steps),
         {"seconds": seconds},
     )
 
@@ -311,26 +296,30 @@ def _noise(p: Profile) -> Iterator[Advice]:
         return
     yield Advice(
         "noise",
-        f"The middle run took {_time(p.median)}, {p.median / quiet:.1f} times as long as what it is made of "
-        f"({_time(quiet)}): something else ran on the machine. Measure again when it is quiet, or with more runs.",
+        f"The middle run took {time_text(p.median)}, {p.median / quiet:.1f} times as long as what it is made of "
+        f"({time_text(quiet)}): something else ran on the machine. Measure again when it is quiet, or with more runs.",
         1 - quiet / p.median,
         (),
         {"median": p.median, "quiet": quiet},
     )
 
 
-_RULES: Final[tuple[Callable[[Profile], Iterable[Advice]], ...]] = (
+#: Rules for every device.
+_ANYWHERE: Final[tuple[Callable[[Profile], Iterable[Advice]], ...]] = (
     _fallbacks,
-    _slow_steps,
-    _bound_by_memory,
     _copies,
-    _tiny,
-    _outside,
-    _threads,
     _control,
     _late,
     _double,
     _noise,
+)
+#: Rules for what the host computes.
+_HOST_RULES: Final[tuple[Callable[[Profile], Iterable[Advice]], ...]] = (
+    _slow_steps,
+    _bound_by_memory,
+    _tiny,
+    _outside,
+    _threads,
 )
 
 
@@ -359,37 +348,3 @@ def _batches(p: Profile) -> str:
         free = ", ".join(f"'{name}'" for name in p.symbolic[:_EXAMPLES])
         return f"Several inputs at once cost less each; the sizes {free} are free."
     return "The file fixes all sizes; exported with a free batch axis, it could take several inputs at once."
-
-
-# words
-
-
-def _named(s: StepRecord) -> str:
-    return f"{s.node} ({s.kernel})"
-
-
-def _names(steps: Iterable[StepRecord]) -> tuple[str, ...]:
-    return tuple(s.node for s in steps)
-
-
-def _counted(count: int, one: str, many: str | None = None) -> str:
-    return f"{count} {one}" if count == 1 else f"{count} {many or one + 's'}"
-
-
-def _of(p: Profile, seconds: float) -> str:
-    return f"{_time(seconds)} of {_time(p.total)} ({p.share(seconds):.0%})"
-
-
-def _time(seconds: float) -> str:
-    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
-        if seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
-def _rate(per_second: float) -> str:
-    return f"{per_second / 1e9:.3g} GFLOP/s"
-
-
-def _bandwidth(per_second: float) -> str:
-    return f"{per_second / 1e9:.3g} GB/s"

@@ -25,7 +25,7 @@ from accord.model.limits import physical_memory
 from accord.profile.probes import CopyProbe, MultiplyProbe, ReadProbe, block_bytes, multiply_dtypes
 from accord.storage import Storage
 
-__all__ = ["Level", "Peaks", "Rate", "bound", "measure", "peaks"]
+__all__ = ["Level", "Peaks", "Rate", "bound", "keep_peaks", "kept_peaks", "measure", "peaks"]
 
 #: Tasks for each thread in one measurement: enough for a thread that starts late to find some left.
 _TASKS: Final = 8
@@ -170,7 +170,7 @@ def peaks(threads: int, *, again: bool = False) -> Peaks:
         again: Measure even if figures are kept; the best of both are kept then.
     """
     key = _key(threads)
-    known = _MEASURED.get(key) or _read(key)
+    known = kept_peaks(key)
     if known is not None and not again:
         return known
     found = measure(threads)
@@ -179,9 +179,7 @@ def peaks(threads: int, *, again: bool = False) -> Peaks:
         found = replace(found, scaling=found.multiply["f32"].best / one)
     if known is not None:
         found = found.better(known)
-    _MEASURED[key] = found
-    if not found.disturbed:
-        Storage("peaks").write(key, [json.dumps(found.data()).encode()])
+    keep_peaks(key, found)
     return found
 
 
@@ -286,6 +284,18 @@ def _model_name() -> str:
     except OSError:
         return ""
     return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "")
+
+
+def keep_peaks(key: str, found: Peaks) -> None:
+    """Keep figures for this process, and on disk unless they were disturbed."""
+    _MEASURED[key] = found
+    if not found.disturbed:
+        Storage("peaks").write(key, [json.dumps(found.data()).encode()])
+
+
+def kept_peaks(key: str) -> Peaks | None:
+    """Figures that were kept."""
+    return _MEASURED.get(key) or _read(key)
 
 
 def _read(key: str) -> Peaks | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import accord
 from accord.backends.cpu.machine import machine
-from accord.errors import CompileError
+from accord.errors import BackendError, CompileError
 from accord.plan.plan import Storage
+from accord.profile.device_peaks import peaks_of
+from accord.profile.device_runs import gpu_of, recorded
 from accord.profile.measured import Measured, measured
 from accord.profile.peaks import Peaks, peaks
 from accord.profile.steps import StepRecord, live_bytes, records, slot_bytes, walk, with_single
@@ -19,7 +21,10 @@ from accord.runtime.observed import observe
 from accord.runtime.watch import Collector, watched
 
 if TYPE_CHECKING:
+    from accord.backends.cuda import CudaBackend
     from accord.passes.manager import SkippedRule
+    from accord.profile.device import DeviceProfile
+    from accord.runtime.executor import Executor
     from accord.runtime.model import Model
 
 __all__ = ["FORMAT", "Happening", "Memory", "Profile", "profile", "roofline"]
@@ -82,6 +87,10 @@ class Profile:
         timeline: What happened when in one run, the one whose time is in the middle.
         skipped: Gives the rewrites that looked at a node and did not happen; a model that was found on disk is compiled
             for it.
+        device: What the GPU did, of a model that runs on one; times of its steps are then those that CUPTI recorded.
+        without_device: Why that is not known: times of steps are those between events, started one by one.
+        keys: Number of the record in :attr:`steps` by the ``id`` of the plan's executor and the number of the step.
+        gpu: Name of the GPU that it ran on; "" for none.
     """
 
     name: str
@@ -98,6 +107,10 @@ class Profile:
     peaks: Peaks | None
     timeline: tuple[Happening, ...]
     skipped: Callable[[], Sequence[SkippedRule]] = tuple
+    device: DeviceProfile | None = None
+    without_device: str = ""
+    keys: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    gpu: str = ""
 
     @property
     def in_steps(self) -> float:
@@ -157,9 +170,20 @@ class Profile:
             "steps": [self.step_data(s) for s in self.steps],
             "by_operator": self._totals(lambda s: s.op),
             "by_kernel": self._totals(lambda s: s.kernel),
+            "device": self._device_data(),
             "memory": asdict(self.memory),
             "advice": [asdict(a) for a in advise(self)],
         }
+
+    def node_of(self, key: tuple[int, int] | None) -> str | None:
+        """The node of a step of :attr:`device`."""
+        place = None if key is None else self.keys.get(key)
+        return None if place is None else self.steps[place].node
+
+    def _device_data(self) -> dict[str, Any] | None:
+        if self.device is None:
+            return {"missing": self.without_device} if self.without_device else None
+        return self.device.data({key: self.steps[i].node for key, i in self.keys.items()})
 
     def step_data(self, s: StepRecord) -> dict[str, Any]:
         """One step as JSON can hold it."""
@@ -220,14 +244,17 @@ def profile(
     plan = executor.plan
     advance("runs")
     many = measured(executor, values, runs)
+    backend = gpu_of(executor)
+    device, missing = (None, "") if backend is None else _recorded(many, executor, values, runs)
     advance("runs on one thread")
-    one = measured(executor, values, runs, threads=1) if plan.threads > 1 else None
+    one = measured(executor, values, runs, threads=1) if plan.threads > 1 and backend is None else None
     advance("the machine")
-    at = device_peaks(model, again=again)
-    found = records(many.executor, many.watched, at)
+    at = device_peaks(model, backend, again=again)
+    on = None if backend is None else backend.name
+    found = records(many.executor, many.watched, at, on)
     if not again and any((s.efficiency or 0) > _TOO_FAST for s in found.values()):
-        at = device_peaks(model, again=True)
-        found = records(many.executor, many.watched, at)
+        at = device_peaks(model, backend, again=True)
+        found = records(many.executor, many.watched, at, on)
     steps = list(found.values())
     if one is not None:
         steps = with_single(steps, records(one.executor, one.watched, at).values())
@@ -252,7 +279,27 @@ def profile(
         peaks=at,
         timeline=tuple(sorted(timeline, key=lambda h: (h.start, -h.duration))),
         skipped=lambda: model.compiled.log.skipped,
+        device=device,
+        without_device=missing,
+        keys=positions,
+        gpu="" if backend is None else backend.gpu.name,
     )
+
+
+def _recorded(many: Measured, executor: Executor, values: Sequence[Any], runs: int) -> tuple[DeviceProfile | None, str]:
+    """What the GPU did; where that is known, the times of its steps become those that it needed itself."""
+    try:
+        device = recorded(executor, values, runs)
+    except BackendError as error:
+        return None, str(error)
+    seconds = device.by_step()
+    native = {step for w in device.windows if not w.host for step in w.steps}
+    if many.executor is executor:
+        for t in (t for run in many.watched for t in run.times):
+            key = id(t.executor), t.index
+            if key in native and (key in seconds or t.step.placement.op == "Copy"):
+                t.duration = t.own = round(seconds.get(key, 0.0) * 1e9)
+    return device, ""
 
 
 def roofline(model: Model, inputs: Mapping[str, Any], seconds: float) -> dict[str, float] | None:
@@ -268,14 +315,15 @@ def roofline(model: Model, inputs: Mapping[str, Any], seconds: float) -> dict[st
         their dtypes; "roofline", the part that each step's operations or bytes need, whichever is more. None where the
         machine cannot be measured.
     """
-    at = device_peaks(model)
+    executor, values = model.executor_for(inputs)
+    backend = gpu_of(executor)
+    at = device_peaks(model, backend)
     if at is None:
         return None
-    executor, values = model.executor_for(inputs)
     collector = Collector(observe)
     with watched(collector):
         executor.run(values)
-    steps = records(executor, collector.runs, at).values()
+    steps = records(executor, collector.runs, at, None if backend is None else backend.name).values()
     operations = sum(s.operations or 0 for s in steps)
     bounds = [s.bound for s in steps if s.bound is not None]
     return {
@@ -286,8 +334,10 @@ def roofline(model: Model, inputs: Mapping[str, Any], seconds: float) -> dict[st
     }
 
 
-def device_peaks(model: Model, *, again: bool = False) -> Peaks | None:
-    """The peaks of the device that a model runs on; None where Accord cannot measure it."""
+def device_peaks(model: Model, backend: CudaBackend | None, *, again: bool = False) -> Peaks | None:
+    """The peaks of the device that a model runs on, or those of its GPU; None where Accord cannot measure it."""
+    if backend is not None:
+        return peaks_of(backend.gpu, again=again)
     if model.options.device != "cpu":
         return None
     try:

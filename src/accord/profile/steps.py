@@ -21,6 +21,7 @@ __all__ = ["StepRecord", "live_bytes", "records", "slot_bytes", "walk", "with_si
 _PICKING: Final = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "EmbedLayerNormalization"})
 _EIGHT_BITS: Final = frozenset({"int8", "uint8"})
 _SINGLE: Final = frozenset({"float", "float32", "float16", "bfloat16"})
+_HALVES: Final = {"float16": "f16", "bfloat16": "bf16"}
 _DOUBLE: Final = frozenset({"double", "float64"})
 
 
@@ -108,6 +109,11 @@ class StepRecord:
         return "arithmetic" if self.bound.arithmetic >= self.bound.transfer else self.bound.level
 
     @property
+    def is_transfer(self) -> bool:
+        """It brings a value from one memory to another."""
+        return self.op == "Copy"
+
+    @property
     def is_copy(self) -> bool:
         """It only brings a value into another order of axes: the plan put it there."""
         return self.op == "Identity" and self.backend not in ("plan", "runtime")
@@ -120,7 +126,9 @@ def walk(executor: Executor, within: tuple[str, ...] = ()) -> Iterator[tuple[Exe
         yield from walk(child, (*within, executor.plan.steps[index].placement.node))
 
 
-def records(executor: Executor, runs: Sequence[WatchedRun], at: Peaks | None) -> dict[tuple[int, int], StepRecord]:
+def records(
+    executor: Executor, runs: Sequence[WatchedRun], at: Peaks | None, device: str | None = None
+) -> dict[tuple[int, int], StepRecord]:
     """One record for each step that the runs executed, in order of first execution.
 
     They are found by the ``id`` of the executor of their plan and by their number in it.
@@ -129,6 +137,7 @@ def records(executor: Executor, runs: Sequence[WatchedRun], at: Peaks | None) ->
         executor: Whose runs they are.
         runs: The same run several times.
         at: What the machine can do, if that is known.
+        device: The backend that this is true of; None: of all.
     """
     around = {id(e): within for e, within in walk(executor)}
     found: dict[tuple[int, int], list[list[StepTime]]] = {}
@@ -140,7 +149,7 @@ def records(executor: Executor, runs: Sequence[WatchedRun], at: Peaks | None) ->
     made = {}
     for key, per_run in found.items():
         sources, readers = links[key[0]]
-        record = _record(around[key[0]], per_run, at)
+        record = _record(around[key[0]], per_run, at, device)
         made[key] = replace(record, sources=sources.get(key[1], ()), readers=readers.get(key[1], ()))
     return made
 
@@ -169,7 +178,7 @@ def _links(plan: Plan) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str,
     return sources, readers
 
 
-def _record(within: tuple[str, ...], runs: list[list[StepTime]], at: Peaks | None) -> StepRecord:
+def _record(within: tuple[str, ...], runs: list[list[StepTime]], at: Peaks | None, device: str | None) -> StepRecord:
     seconds = [sum(t.own or 0 for t in times) * 1e-9 for times in runs]
     calls = runs[-1] or next(times for times in reversed(runs) if times)
     last = calls[-1]
@@ -177,7 +186,9 @@ def _record(within: tuple[str, ...], runs: list[list[StepTime]], at: Peaks | Non
     seen: list[Observed] = [t.facts for t in calls]
     read, written = sum(_read(step, o) for o in seen), sum(o.written for o in seen)
     operations = [o.operations for o in seen if o.operations is not None]
-    dtype = _dtype(step, seen[-1])
+    if device is not None and (placement.backend != device or _crosses(last)):
+        at = None  # what a device can says nothing of the host, nor of the way between them
+    dtype = _dtype(step, seen[-1], at)
     total = sum(operations) if operations else None
     control = placement.kernel is None
     return StepRecord(
@@ -205,6 +216,12 @@ def _record(within: tuple[str, ...], runs: list[list[StepTime]], at: Peaks | Non
     )
 
 
+def _crosses(of: StepTime) -> bool:
+    """Whether a step reads one memory and writes another."""
+    slots = of.executor.plan.slots
+    return len({slots[i].space for i in (*of.step.inputs, *of.step.outputs) if i >= 0}) > 1
+
+
 def _bound(at: Peaks, dtype: str | None, step: Step, seen: Iterable[Observed]) -> Bound:
     """The sum over the calls; the level is that of the last."""
     seconds = arithmetic = transfer = 0.0
@@ -224,13 +241,16 @@ def _read(step: Step, seen: Observed) -> int:
     return seen.read - max(0, first.nbytes - seen.written)
 
 
-def _dtype(step: Step, seen: Observed) -> str | None:
+def _dtype(step: Step, seen: Observed, at: Peaks | None) -> str | None:
     if not isinstance(step.kernel, NativeKernel):
         return None
     inputs = [x.dtype for x in seen.inputs if x is not None]
     if sum(d in _EIGHT_BITS for d in inputs) > 1:
         return "i8"
     names = {*inputs, *(x.dtype for x in seen.outputs if x is not None)}
+    for name, half in _HALVES.items():
+        if at is not None and half in at.multiply and name in names:
+            return half
     return "f64" if names & _DOUBLE else "f32" if names & _SINGLE else None
 
 

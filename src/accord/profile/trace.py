@@ -5,24 +5,32 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from accord.backends.cuda.cupti import Copy, Kernel
+from accord.profile.device import DeviceProfile
 from accord.profile.profile import Profile
 from accord.profile.steps import StepRecord
 from accord.runtime.observed import Operand
 
 __all__ = ["chrome_trace"]
 
-#: Number of the trace's one track.
-_THREAD = 1
+#: Numbers of the host's tracks: steps, and calls of the driver; those of streams and of their copies follow.
+_THREAD, _CALLS, _STREAMS, _COPIES = 1, 2, 100, 100_000
 
 
 def chrome_trace(profile: Profile) -> dict[str, Any]:
-    """The timeline of one run: a complete event for each execution of a step, and a counter of the arena's use."""
+    """The timeline of one run: a complete event for each execution of a step, and a counter of the arena's use.
+
+    Of a run on a GPU: what the host executed and called, and what each stream did, its copies apart.
+    """
     process = os.getpid()
     place = {"pid": process, "tid": _THREAD}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "args": {"name": f"accord: {profile.name}"}, **place},
         {"ph": "M", "name": "thread_name", "args": {"name": "steps"}, **place},
     ]
+    if profile.device is not None:
+        events += _device_events(profile, profile.device, process)
+        return {"displayTimeUnit": "ms", "traceEvents": events}
     for happening in profile.timeline:
         record = profile.steps[happening.step]
         start = happening.start * 1e6
@@ -41,6 +49,47 @@ def chrome_trace(profile: Profile) -> dict[str, Any]:
             counted = {"in use": profile.memory.live[record.index]}
             events.append({"ph": "C", "name": "arena bytes", "ts": start, "args": counted, **place})
     return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _device_events(profile: Profile, device: DeviceProfile, process: int) -> list[dict[str, Any]]:
+    """Events of a run on a GPU, whose times are nanoseconds since the run began."""
+
+    def event(name: str, start: int, end: int, track: int, kind: str, **arguments: Any) -> dict[str, Any]:
+        place = {"pid": process, "tid": track}
+        return {"ph": "X", "cat": kind, "name": name, "ts": start / 1e3, "dur": (end - start) / 1e3, **place} | {
+            "args": {n: v for n, v in arguments.items() if v is not None}
+        }
+
+    events, tracks = [], {_CALLS: "calls of the driver"}
+    for w in device.windows:
+        name = profile.node_of(w.steps[0]) or "step"
+        shown = name if len(w.steps) == 1 else f"{len(w.steps)} steps from {name}"
+        events.append(event(shown, w.start, w.end, _THREAD, "host" if w.host else "native"))
+    for c in device.calls:
+        events.append(event(c.name, c.start, c.end, _CALLS, "runtime" if c.runtime else "driver"))
+    for work, step in device.timeline:
+        node = profile.node_of(step)
+        if isinstance(work, Kernel):
+            track, title = _STREAMS + work.stream, f"{device.device}, stream {work.stream}"
+            record = None if step is None else profile.steps[profile.keys[step]] if step in profile.keys else None
+            known: dict[str, Any] = {} if record is None else _arguments(profile, record)
+            known |= {"grid": list(work.grid), "block": list(work.block), "registers": work.registers}
+            known |= {"shared bytes": work.shared, "local bytes": work.local, "machine code": work.name}
+            events.append(event(node or work.name, work.start, work.end, track, "kernel", **known))
+        else:
+            track, title = _COPIES + work.stream, f"{device.device}, copies of stream {work.stream}"
+            name, known = "fill", {"bytes": work.nbytes, "node": node}
+            if isinstance(work, Copy):
+                name = f"copy {work.direction}"
+                rate = work.nbytes / (work.end - work.start) if work.end > work.start else None
+                known |= {"source": work.source, "target": work.target, "GB/s": rate}
+            events.append(event(name, work.start, work.end, track, "copy", **known))
+        tracks[track] = title
+    named = [
+        {"ph": "M", "name": "thread_name", "args": {"name": title}, "pid": process, "tid": track}
+        for track, title in tracks.items()
+    ]
+    return [*named, *events]
 
 
 def _arguments(profile: Profile, s: StepRecord) -> dict[str, Any]:

@@ -6,15 +6,15 @@ the same time, and the frames of sizes that have not been used for long are drop
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
-from accord.backends.prepared import Prepared
 from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError, InputError
 from accord.ir import dims as D
@@ -22,17 +22,18 @@ from accord.ir.compute import content_symbol
 from accord.plan.plan import Plan, Slot, Step, Storage
 from accord.plan.types import TensorType
 from accord.runtime import control
-from accord.runtime.frame import Arena, Frame, Segment, disagreement, orders_for
+from accord.runtime.binding import Binding
+from accord.runtime.frame import Arena, Frame, Segment, orders_for
 from accord.runtime.growth import refuse_growth
+from accord.runtime.late_steps import LateSteps
 from accord.runtime.returned import ReturnedMemory
+from accord.runtime.shortage import no_memory, no_memory_for_constants, no_memory_for_run
 from accord.runtime.watch import WATCH, Running
 
 __all__ = ["Executor"]
 
 #: Frames kept for sizes that were used lately: half a kilobyte a step each. Making one takes longer than a small run.
 MAX_FRAMES = 512
-#: Late kernels that are kept ready for sizes that were met.
-MAX_LATE = 256
 #: Sets of input shapes whose sizes are remembered.
 MAX_SHAPES = 1024
 
@@ -55,8 +56,7 @@ class Executor:
         self._lock = threading.Lock()
         self._prepared = False
         self._orders = orders_for(plan)
-        #: Kernels of late steps for sizes that were met: by number of the step, and sizes.
-        self._prepared_late: OrderedDict[tuple[int, ...], Prepared] = OrderedDict()
+        self._late_steps = LateSteps(plan, backends)
         #: Constants in other memories than the host's, by slot.
         self._uploaded: dict[int, Block] = {}
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
@@ -68,6 +68,10 @@ class Executor:
         #: Inputs of one integer that are symbols of the plan.
         names = [plan.slots[i].name for i in plan.inputs]
         self._contents = [(k, s) for k, n in enumerate(names) if (s := content_symbol(n)) in plan.symbols]
+        #: For each input the memory other than the host's in which it may be; None if that is none.
+        self._read_in = [
+            plan.slots[plan.lent[i]].space if i in plan.lent and self._free(i) else None for i in plan.inputs
+        ]
         #: Whether steps find sizes out while they run, which they add to a run's symbols.
         self._late = any(s.late for s in plan.steps)
         #: For each memory class that is returned, the output that owns the array; others of the class are copied.
@@ -80,6 +84,12 @@ class Executor:
             for position, i in enumerate(plan.outputs)
             if self._owners.get(plan.slots[i].root) == i and (dtype := plan.slots[i].dtype) is not None
         ]
+        #: Whether nothing keeps a run from reading and writing the caller's memory on a device, and no other.
+        self._far = (
+            None not in self._read_in
+            and len(self._owned) == len(plan.outputs)
+            and all(isinstance(s.kernel, (NativeKernel, ViewKernel)) and not s.late for s in plan.steps)
+        )
         self.children: dict[tuple[int, str], Executor] = {
             (i, body.name): Executor(body.plan, backends, device, stepwise=stepwise)
             for i, step in enumerate(plan.steps)
@@ -109,30 +119,81 @@ class Executor:
         """
         inputs = self._near(inputs)
         key, env = self._sizes(inputs, outer)
+        outputs: list[Any] = self._on_frame(key, self._run, inputs, env, into or {})
+        return outputs
+
+    def binding(self, inputs: Sequence[Any], outputs: Mapping[int, Any]) -> Binding | None:
+        """What :meth:`run_bound` needs to do again what :meth:`run` did with ``inputs`` on a device, into ``outputs``.
+
+        None where a run reads or writes memory of the host, or where steps need Python.
+        """
+        if not self._far or outputs.keys() != {position for position, *_ in self._owned}:
+            return None
+        if any(not isinstance(v, DeviceArray) for v in (*inputs, *outputs.values())):
+            return None
+        given = [*zip(self.plan.inputs, inputs, strict=True), *((r, outputs[k]) for k, _, r, _ in self._owned)]
+        if not all(self._fits(slot, v) for slot, v in given):
+            return None
+        key, env = self._sizes(inputs, None)
+        if self._on_frame(key, lambda frame, _: any(isinstance(segment, int) for segment in frame.segments)):
+            return None
+        apart = {slot: a.kept_by(None) for slot, a in zip(self.plan.inputs, inputs, strict=True)}
+        made = tuple(outputs[position].kept_by(None) for position, *_ in self._owned)
+        apart |= {root: a for (_, _, root, _), a in zip(self._owned, made, strict=True)}
+        return Binding(key, env, apart, made, tuple({a.space: a.memory for a in inputs}.values()))
+
+    def run_bound(self, binding: Binding) -> None:
+        """A run on the memory of ``binding``, which its caller keeps alive.
+
+        Raises:
+            ExecutionError: a kernel failed.
+        """
+        for memory in binding.memories:
+            memory.settle()
+        self._on_frame(binding.key, self._run_again, binding)
+
+    def _run_again(self, frame: Frame, arena: Arena, binding: Binding) -> None:
+        if frame.bound is not binding:
+            frame.bind_caller(binding.arrays)
+            frame.bound = binding
+        for segment in frame.segments:
+            self.run_segment(segment, frame, arena, binding.env)
+
+    def _on_frame(self, key: tuple[int, ...], action: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``action`` gives for a frame for these sizes, an arena that it is attached to, and ``arguments``."""
         try:
             frame, arena = self._borrow(key)
+            try:
+                return action(frame, arena, *arguments)
+            finally:
+                frame.release()
+                self._give_back(frame, arena)
         except MemoryError as error:
-            raise _no_memory(error) from error
-        try:
-            return self._run(frame, arena, inputs, env, into or {})
-        except MemoryError as error:
-            raise _no_memory(error) from error
-        finally:
-            frame.release()
-            self._give_back(frame, arena)
+            raise no_memory_for_run(error, self.plan, key) from error
 
     def _near(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """``inputs``; those in another memory that the plan does not read there as copies in the host's."""
-        if not any(isinstance(v, DeviceArray) for v in inputs):
+        for v in inputs:
+            if isinstance(v, DeviceArray):
+                break
+        else:
             return inputs
-        slots, lent = self.plan.slots, self.plan.lent
-        found = []
-        for i, v in zip(self.plan.inputs, inputs, strict=True):
-            stays = isinstance(v, DeviceArray) and i in lent and slots[lent[i]].space == v.space and self._free(i)
+        found, settling = [], {}
+        for i, v, space in zip(self.plan.inputs, inputs, self._read_in, strict=True):
+            stays = isinstance(v, DeviceArray) and v.space == space and self._fits(i, v)
             found.append(v.numpy() if isinstance(v, DeviceArray) and not stays else v)
-        for memory in {id(v.memory): v.memory for v in found if isinstance(v, DeviceArray)}.values():
+            if stays:
+                settling[space] = v.memory
+        for memory in settling.values():
             memory.settle()
         return found
+
+    def _fits(self, slot: int, array: DeviceArray) -> bool:
+        """Whether the plan can have input or output ``slot`` where an array of the caller's is."""
+        far = self.plan.lent.get(slot)
+        if far is None or self.plan.slots[far].space != array.space:
+            return False
+        return array.address % self.plan.alignments.get(far, 1) == 0
 
     def _free(self, slot: int) -> bool:
         """Whether nobody needs to know what is in an input."""
@@ -152,8 +213,9 @@ class Executor:
                 kernels.setdefault(step.placement.backend, []).append(step.kernel)
             elif isinstance(step.kernel, HostKernel):
                 step.kernel.prepare()
-        for backend, found in kernels.items():
-            self.backends[backend].prepare(found)
+        with self.device.active():
+            for backend, found in kernels.items():
+                self.backends[backend].prepare(found)
         self._upload()
         for child in self.children.values():
             child.prepare()
@@ -164,8 +226,13 @@ class Executor:
         memories = {b.memory.space: b.memory for b in self.backends.values() if b.memory is not None}
         for i, array in self.plan.constants.items():
             space = self.plan.slots[i].space
-            if space != HOST:
+            if space == HOST:
+                continue
+            try:
                 self._uploaded[i] = memories[space].upload(array)
+            except MemoryError as error:
+                self._uploaded.clear()
+                raise no_memory_for_constants(error, self.plan, space) from error
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
         """The frame for these sizes and its arena's size in bytes; nothing is run."""
@@ -185,7 +252,7 @@ class Executor:
             freed = sum(a.nbytes for a in self._arenas)
             self._arenas.clear()
             self._frames.clear()
-            self._prepared_late.clear()
+            self._late_steps.forget()
             self._abreast = 0
         return freed + self._returned.trim() + sum(c.trim() for c in self.children.values())
 
@@ -287,9 +354,14 @@ class Executor:
         if frame is None:
             self.prepare()
             constants = {i: b.address for i, b in self._uploaded.items()}
-            frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
+            with self.device.active():
+                frame = Frame(self.plan, key, self._orders, self.backends, constants=constants, stepwise=self.stepwise)
         if attach:
-            frame.attach(arena)
+            try:
+                frame.attach(arena)
+            except MemoryError:
+                self.trim()  # what is kept for other sizes is worth less than this run
+                frame.attach(arena)
             self._returned.limit = max(self._returned.limit, frame.returned_bytes * self._abreast)
         return frame, arena
 
@@ -336,11 +408,10 @@ class Executor:
     ) -> Any:
         """Where output ``root`` goes: what was given for it, if it can be there."""
         if isinstance(given, (DeviceArray, Memory)):
-            far = self.plan.lent.get(root)
-            if far is None or self.plan.slots[far].space != given.space:
+            if isinstance(given, Memory):
+                given = DeviceArray.empty(given, shape, dtype)
+            if not self._fits(root, given):
                 given = None
-            elif isinstance(given, Memory):
-                return DeviceArray.empty(given, shape, dtype)
         if given is not None and given.shape == shape:
             return given
         return np.zeros(shape, dtype) if self.device.zeros else self._returned.array(shape, dtype)
@@ -399,13 +470,13 @@ class Executor:
                 source = arguments[0]
                 results = [source.view(shape) if isinstance(source, DeviceArray) else np.asarray(source).reshape(shape)]
             else:
-                results = self._late_native(index, step, kernel, arguments, env)
+                results = self._late_steps.run(index, kernel, arguments, env, functools.partial(self._refused, index))
         except AccordError as error:
             if error.node is None:
                 error.node, error.op = placement.node, placement.op
             raise
         except MemoryError as error:
-            failure = _no_memory(error)
+            failure = no_memory(error)
             failure.node, failure.op = placement.node, placement.op
             raise failure from error
         except Exception as error:
@@ -473,73 +544,6 @@ class Executor:
         shape = self.plan.slots[slot].shape
         assert shape is not None
         return tuple(D.evaluate(d, env) for d in shape)
-
-    def _late_native(
-        self, index: int, step: Step, kernel: NativeKernel, arguments: Sequence[Any], env: Mapping[str, int]
-    ) -> list[Any]:
-        for a in step.agreements:
-            size, other = D.evaluate(a.size, env), D.evaluate(a.other, env)
-            if not a.holds(size, other):
-                raise disagreement(a, step, size, other)
-        backend = self.backends[step.placement.backend]
-        prepared = self._ready(index, kernel, backend, [D.evaluate(d, env) for d in kernel.dims])
-        outputs = [self._late_array(o, env, backend.memory) for o in step.outputs if o >= 0]
-        operands = [self._laid_out(step.inputs[i], arguments[i]) for i in kernel.reads]
-        operands += outputs
-        addresses = [a.address if isinstance(a, DeviceArray) else a.ctypes.data for a in operands]
-        if prepared.workspace:
-            scratch = _scratch(backend.memory, prepared.workspace)
-            addresses.append(scratch.address if isinstance(scratch, Block) else scratch.ctypes.data)
-        refused = prepared.run(addresses)
-        if refused:
-            raise self._refused(index, refused)
-        produced = iter(outputs)
-        return [next(produced) if o >= 0 else None for o in step.outputs]
-
-    def _ready(self, index: int, kernel: NativeKernel, backend: Backend, sizes: list[int]) -> Prepared:
-        """The kernel of a late step for these sizes, kept for the next time."""
-        key = (index, *sizes)
-        with self._lock:
-            found = self._prepared_late.get(key)
-            if found is None:
-                found = self._prepared_late[key] = Prepared(backend, kernel, sizes, self.plan.threads)
-                if len(self._prepared_late) > MAX_LATE:
-                    self._prepared_late.popitem(last=False)
-            else:
-                self._prepared_late.move_to_end(key)
-            return found
-
-    def _late_array(self, slot: int, env: Mapping[str, int], memory: Memory | None) -> Any:
-        """A new array that lies as the plan says; without gaps, since a late value is nobody's part."""
-        s = self.plan.slots[slot]
-        shape = self._shape(slot, env)
-        assert s.dtype is not None
-        if memory is not None:  # the plan knows how it lies
-            return DeviceArray.empty(memory, shape, s.dtype)
-        if s.strides is None:
-            return np.empty(shape, s.dtype)
-        steps = [D.evaluate(d, env) for d in s.strides]
-        order = sorted(range(len(shape)), key=lambda a: (-steps[a], a))
-        made = np.empty([shape[a] for a in order], s.dtype)
-        return made.transpose(np.argsort(order))
-
-    def _laid_out(self, slot: int, value: Any) -> Any:
-        """The array whose memory a kernel gets: row-major, unless the plan says how the value lies."""
-        far = isinstance(value, DeviceArray)
-        return value if far or self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
-
-
-def _scratch(memory: Memory | None, nbytes: int) -> Block | np.ndarray[Any, Any]:
-    """Memory for a kernel's workspace, until it is dropped."""
-    return np.empty(nbytes, np.uint8) if memory is None else memory.allocate(nbytes)
-
-
-def _no_memory(error: MemoryError) -> ExecutionError:
-    return ExecutionError(
-        "there was not enough memory for the run",
-        found=str(error) or None,
-        remedy="Give smaller inputs, or split the batch; the model can go on running others.",
-    )
 
 
 def _copy(value: Any) -> Any:

@@ -23,6 +23,7 @@ from accord.model.limits import physical_memory
 from accord.plan.arena import ALIGNMENT, ArenaOrder, arrange
 from accord.plan.arena import Block as Span
 from accord.plan.plan import Plan, Sizes, Step, Storage
+from accord.runtime.binding import Binding
 from accord.runtime.growth import HOST_SCRATCH
 
 __all__ = ["Arena", "Frame", "Segment", "arena_blocks", "disagreement", "orders_for"]
@@ -108,6 +109,7 @@ class Frame:
         space_bytes: Arenas in other memories that it needs, by space.
         segments: In order.
         values: For each slot the array (or other value) that Python steps see.
+        bound: What the caller's arrays were bound by last, if their addresses are still in the table.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class Frame:
         self.returned_bytes = sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
         self._refuse_too_large(nbytes)
         self._base = 0
+        self.bound: Binding | None = None
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
         self._table = np.zeros(0, np.int64)
         self.segments: list[Segment] = []
@@ -336,7 +339,9 @@ class Frame:
                 self.segments.append(run)
             elif run.launches:
                 tables = [self._table[a:b] for a, b in run.spans]
-                self.segments.append((backends[run.backend].program(run.launches, tables, plan.threads), run.steps))
+                program = backends[run.backend].program(run.launches, tables, plan.threads)
+                program.name_of = functools.partial(_phase_name, plan, run.steps)
+                self.segments.append((program, run.steps))
 
     def _is_free(self, index: int) -> bool:
         """True for a view that shares its input's memory: nothing has to run."""
@@ -367,9 +372,11 @@ class Frame:
         if found is not None:
             entries, offsets = found
             self._table[entries] = offsets + base
+            self.bound = None  # there may be entries of the caller's among them
 
     def bind_caller(self, arrays: Mapping[int, Any]) -> None:
         """Write the addresses of the caller's inputs and of the new outputs, by root slot."""
+        self.bound = None
         cells = self._cells
         for slot, entries in self._entries.items():
             array = arrays[slot]
@@ -421,15 +428,37 @@ class Frame:
         return source if source.shape == shape else source.reshape(shape)
 
     def read(self, i: int, arena: Arena, arrays: Mapping[int, Any]) -> Any:
-        """What slot ``i`` holds at this moment of a run with the caller's ``arrays``: an array on its memory."""
+        """What slot ``i`` holds at this moment of a run with the caller's ``arrays``: an array on its memory.
+
+        Of what is in a memory that the host cannot read, it is a copy.
+        """
         slot = self.plan.slots[i]
         sizes = self.sizes
         if slot.storage is Storage.LATE or i not in sizes.shapes:
             return self.values[i]
+        if slot.space != HOST:
+            return self._fetched(i, sizes)
         if slot.storage is Storage.ARENA:
             return self._part(i, arena.buffer, self._bases[slot.root], sizes)
         source = self.values[slot.root] if slot.storage is Storage.CONSTANT else arrays.get(slot.root)
         return None if source is None else self._part(i, source, 0, sizes)
+
+    def _fetched(self, i: int, sizes: Sizes) -> Any:
+        """A copy of what slot ``i`` holds in its memory."""
+        root, slots = self.plan.slots[i].root, self.plan.slots
+        dtype = slots[root].dtype
+        assert dtype is not None
+        space = slots[root].space
+        address = self._constants.get(root)
+        if root in self._lent:  # the caller's memory
+            entry, start = self._lent_entries[root][0]
+            address = int(self._table[entry]) - start
+        elif address is None:
+            address = self._space_bases[space] + self._bases[root]
+        whole = np.empty(_count(sizes.shapes[root]) * dtype.itemsize, np.uint8)
+        if whole.size:
+            self._memories[space].read(address, whole)
+        return self._part(i, whole, 0, sizes)
 
     def release(self) -> None:
         """Forget the caller's arrays and what was made while running, so that a pooled frame keeps none alive."""
@@ -454,6 +483,13 @@ def disagreement(agreement: Agreement, step: Step, size: int, other: int) -> Inp
         found=f"{agreement.other} = {other}",
         remedy="Give inputs of other sizes.",
     )
+
+
+def _phase_name(plan: Plan, steps: Sequence[int], number: int) -> str:
+    """The kernel and the node of a phase of a program."""
+    step = plan.steps[steps[number]]
+    name = "?" if not isinstance(step.kernel, NativeKernel) else step.kernel.name
+    return f"kernel '{name}' of node '{step.placement.node}'"
 
 
 def _count(shape: Sequence[int]) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import DeviceArray
+from accord.backends.discovery import backend_named
+from accord.backends.memory import DeviceArray, Memory
+from accord.backends.protocol import Backend
 from accord.errors import InputError
 from accord.plan.plan import Plan
 from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
 
-__all__ = ["Matcher", "as_array", "device_array", "match_inputs"]
+__all__ = ["Matcher", "as_array", "device_array", "match_inputs", "place_of"]
 
 
 class Matcher:
@@ -26,24 +29,29 @@ class Matcher:
     def __init__(self, plan: Plan, count: int) -> None:
         self._plan = plan
         self._count = count
-        self._expected: list[tuple[str, np.dtype[Any], bool]] | None = []
+        self._expected: list[tuple[str, np.dtype[Any], int]] | None = []
         for i in plan.inputs[:count]:
             slot = plan.slots[i]
             if slot.dtype is None or slot.shape is None:
                 self._expected = None
                 break
-            self._expected.append((slot.name, slot.dtype, slot.shape == ()))
+            self._expected.append((slot.name, slot.dtype, len(slot.shape)))
 
     def __call__(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """As :func:`match_inputs`."""
         if self._expected is not None and not args and len(named) == self._count:
             values = []
-            for name, dtype, scalar in self._expected:
+            for name, dtype, rank in self._expected:
                 value = named.get(name)
-                if type(value) is not np.ndarray or value.dtype != dtype or (scalar and value.ndim):
-                    break
-                if not (value.flags.c_contiguous and value.flags.aligned):
-                    break
+                if type(value) is np.ndarray:
+                    if value.dtype != dtype or not (rank or value.ndim == 0):
+                        break
+                    if not (value.flags.c_contiguous and value.flags.aligned):
+                        break
+                else:
+                    value = device_array(name, value)
+                    if value is None or value.dtype != dtype or len(value.shape) != rank:
+                        break
                 values.append(value)
             else:
                 return values
@@ -113,11 +121,11 @@ def _convert(name: str, kind: ValueType, value: Any) -> Any:
 
 def _tensor(name: str, kind: TensorType, value: Any) -> Any:
     wanted = kind.dtype
-    if hasattr(value, "__cuda_array_interface__"):
-        value = device_array(name, value)
-        if value.dtype == wanted and (kind.shape is None or len(kind.shape) == len(value.shape)):
-            return value
-        value = value.numpy()
+    far = device_array(name, value)
+    if far is not None:
+        if far.dtype == wanted and (kind.shape is None or len(kind.shape) == len(far.shape)):
+            return far
+        value = far.numpy()
     array = as_array(name, value, wanted)
     if kind.is_text:
         return _strings(name, array)
@@ -137,8 +145,8 @@ def _tensor(name: str, kind: TensorType, value: Any) -> Any:
     return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
 
 
-def device_array(name: str, value: Any) -> DeviceArray:
-    """What has ``__cuda_array_interface__``, without a copy.
+def device_array(name: str, value: Any) -> DeviceArray | None:
+    """What has ``__cuda_array_interface__``, without a copy; None for anything else.
 
     Raises:
         InputError: it is not row-major.
@@ -146,13 +154,11 @@ def device_array(name: str, value: Any) -> DeviceArray:
     """
     if isinstance(value, DeviceArray):
         return value
-    from accord.backends.discovery import backend_named
-
-    backend = backend_named("cuda")
-    backend.require()
-    facts = value.__cuda_array_interface__
-    shape, dtype = tuple(facts["shape"]), np.dtype(facts["typestr"])
-    strides = facts.get("strides")
+    facts = getattr(value, "__cuda_array_interface__", None)
+    if facts is None:
+        return None
+    address = int(facts["data"][0] or 0)
+    shape, dtype, strides = tuple(facts["shape"]), np.dtype(facts["typestr"]), facts.get("strides")
     if strides is not None and tuple(strides) != contiguous_strides(shape, dtype.itemsize):
         raise InputError(
             "an array on the device has to be row-major",
@@ -160,9 +166,38 @@ def device_array(name: str, value: Any) -> DeviceArray:
             found=f"shape {shape} with strides {tuple(strides)}",
             remedy="Make it contiguous (`x.contiguous()` in PyTorch).",
         )
-    memory = backend.memory
+    return DeviceArray(_cuda_memory(address), address, shape, dtype, value)
+
+
+def place_of(value: Any) -> Hashable:
+    """Where an array on a device is and how it lies there: equal for any two that a run cannot tell apart.
+
+    None for what may be no such array, or is not row-major.
+    """
+    if type(value) is DeviceArray:
+        return value.address, value.shape, value.dtype
+    if type(value).__module__ == "torch":  # several times as fast as what it has for others
+        try:
+            return (value.data_ptr(), value.shape, value.dtype) if value.is_contiguous() else None
+        except (AttributeError, RuntimeError):  # a tensor without memory, or no tensor
+            return None
+    facts = getattr(value, "__cuda_array_interface__", None)
+    if facts is None or facts.get("strides") is not None:
+        return None
+    return facts["data"][0], facts["shape"], facts["typestr"]
+
+
+def _cuda_memory(address: int) -> Memory:
+    memory = _cuda().memory_at(address)
     assert memory is not None
-    return DeviceArray(memory, int(facts["data"][0] or 0), shape, dtype, value)
+    return memory
+
+
+@functools.cache
+def _cuda() -> Backend:
+    backend = backend_named("cuda")
+    backend.require()
+    return backend
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

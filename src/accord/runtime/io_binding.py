@@ -67,7 +67,7 @@ class IOBinding:
         Args:
             name: The input.
             device_type: "cpu" or "cuda".
-            device_id: 0.
+            device_id: Number of the GPU; 0 for the CPU.
             element_type: NumPy dtype or number of an ONNX type.
             shape: Sizes of a row-major array.
             buffer_ptr: Address.
@@ -115,7 +115,7 @@ class IOBinding:
         Args:
             name: The output.
             device_type: "cpu" or "cuda".
-            device_id: 0.
+            device_id: Number of the GPU; 0 for the CPU.
             element_type: NumPy dtype or number of an ONNX type; needed with an address.
             shape: Sizes; needed with an address.
             buffer_ptr: Address of memory that the caller keeps alive; None: a run makes a new array.

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,14 @@ from accord.ir.dims import Dim, DimLike
 from accord.model.limits import Limits
 from accord.plan.plan import Plan
 from accord.plan.types import TensorType, ValueType
+from accord.runtime.binding import Binding
 from accord.runtime.executor import Executor
-from accord.runtime.inputs import Matcher, device_array
+from accord.runtime.inputs import Matcher, device_array, place_of
 from accord.runtime.interface import Interface
 from accord.runtime.options import Options, disabled_tuple
 from accord.runtime.stored import StoredModel, model_key, read_plan, write_plan
 from accord.runtime.tuned import as_choices, check_choices, key_with, tuned
+from accord.runtime.watch import WATCH
 
 if TYPE_CHECKING:
     from accord.runtime.pipeline import Compiled, StageHook
@@ -84,6 +86,8 @@ class Outputs(tuple[Any, ...]):
 MAX_CHOICES = 256
 #: Plans with more bytes of weights than this are written to disk after the model is ready.
 _WRITTEN_LATER = 256 << 20
+#: Places of inputs and outputs that are remembered.
+MAX_BINDINGS = 64
 #: Variants of a plan that are kept.
 MAX_VARIANTS = 8
 
@@ -190,6 +194,9 @@ class Model:
         self.inputs = tuple(_info(plan.slots[i].name, plan.slots[i].type) for i in plan.inputs)
         self.outputs = tuple(_info(n, plan.slots[i].type) for n, i in zip(stored.outputs, plan.outputs, strict=True))
         self._names = stored.outputs
+        self._taken = tuple(v.name for v in self.inputs)
+        #: By the places of inputs and outputs, what runs there; None where there was one run.
+        self._bound: dict[tuple[Hashable, ...], tuple[Executor, Binding] | None] = {}
 
     def _first_compiled(self, on_stage: StageHook | None) -> Compiled:
         """Compiled for the sizes that are likely; for any, if a wrong guess leads to a contradiction."""
@@ -304,15 +311,28 @@ class Model:
         Raises:
             InputError: no such output, or an array of another dtype or shape; or as for a call.
         """
+        places = self._places(named, into) if self.plan.lent else None
+        bound = None if places is None else self._bound.get(places)
+        if bound is not None and WATCH.get() is None:
+            executor, binding = bound
+            executor.run_bound(binding)
+            given = [into[n] for n in self._names]
+            found = [
+                g if isinstance(g, DeviceArray) else a.kept_by(g) for g, a in zip(given, binding.outputs, strict=True)
+            ]
+            return Outputs(found, self._names)
         values = self._match((), named)
         unknown = [n for n in into if n not in self._names]
         if unknown:
             raise InputError(f"the model has no output '{unknown[0]}'", expected=", ".join(self._names))
-        given = {self._names.index(n): _target(n, array) for n, array in into.items()}
+        targets = {self._names.index(n): _target(n, array) for n, array in into.items()}
         arrays = [v for v in values if isinstance(v, (np.ndarray, DeviceArray))]
-        direct = {k: a for k, a in given.items() if self._is_direct(k, a, arrays)}
-        results = self._executor_for(values).run(values, into=direct)
-        for k, target in given.items():
+        direct = {k: a for k, a in targets.items() if self._is_direct(k, a, arrays)}
+        executor = self._executor_for(values)
+        results = executor.run(values, into=direct)
+        if places is not None:
+            self._remember(places, executor, values, {k: a for k, a in direct.items() if results[k] is a})
+        for k, target in targets.items():
             produced = results[k]
             if isinstance(target, Memory):
                 if isinstance(produced, np.ndarray):
@@ -335,6 +355,32 @@ class Model:
             results[k] = target
         return Outputs(results, self._names)
 
+    def _places(self, named: Mapping[str, Any], into: Mapping[str, Any]) -> tuple[Hashable, ...] | None:
+        """Where all inputs and outputs are on a device; None if they are not."""
+        if len(named) != len(self.inputs) or len(into) != len(self._names):
+            return None
+        places = []
+        for names, arrays in ((self._taken, named), (self._names, into)):
+            for name in names:
+                place = place_of(arrays.get(name))
+                if place is None:
+                    return None
+                places.append(place)
+        return tuple(places)
+
+    def _remember(
+        self, places: tuple[Hashable, ...], executor: Executor, inputs: Sequence[Any], outputs: Mapping[int, Any]
+    ) -> None:
+        """Have the next run on the same memory find what this one found, if it is not the first there."""
+        if places not in self._bound:
+            if len(self._bound) >= MAX_BINDINGS:
+                self._bound.clear()
+            self._bound[places] = None
+            return
+        binding = executor.binding(inputs, outputs)
+        if binding is not None:
+            self._bound[places] = executor, binding
+
     def _is_direct(self, k: int, array: Any, inputs: Sequence[Any]) -> bool:
         """True if a run may write output ``k`` to ``array`` at once: nothing that it still reads is there."""
         if isinstance(array, Memory):
@@ -354,6 +400,7 @@ class Model:
 
     def trim(self) -> int:
         """Give memory that no run uses back to the system; returns the number of bytes."""
+        self._bound.clear()
         return sum(v.executor.trim() for v in self._variants)
 
     def held(self) -> dict[str, int]:
@@ -393,9 +440,10 @@ class Model:
 
 def _target(name: str, array: Any) -> Any:
     """What an output is to be put into."""
-    if isinstance(array, (np.ndarray, Memory)) or not hasattr(array, "__cuda_array_interface__"):
+    if isinstance(array, (np.ndarray, Memory)):
         return array
-    return device_array(name, array)
+    far = device_array(name, array)
+    return array if far is None else far
 
 
 def _stored(compiled: Compiled) -> StoredModel:
@@ -450,16 +498,21 @@ def load(
 
     Args:
         model: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model`` or a binary file object.
-        device: "cpu", "null" (plans, runs nothing), or what an installed backend serves.
+        device: "cpu", "cuda" ("cuda:1" for the second GPU), "null" (plans, runs nothing), or what an installed backend
+            serves.
         level: 0 rewrites nothing, 1 removes what is redundant, 2 fuses, 3 also chooses layouts.
         disabled_rules: Names of rewrite rules that must not run.
         strict: A node that only the reference backend can run is an error.
         threads: Threads for one run; None: as many as the process may use.
         base_dir: Folder of external data; by default the folder of the model's path.
         limits: How large the model may be (:class:`accord.model.limits.Limits`).
-        precision: "float32", or "bfloat16" to have the operands of float32 MatMul, Gemm and Conv rounded to bfloat16
-            (to nearest, ties to even) before they are multiplied; sums stay float32. It is faster where the machine
-            multiplies bfloat16, and right elsewhere. ``accord explain`` lists the nodes.
+        precision: What a float32 model may be computed in. "float16": products take operands of float16 and add in
+            float32, and what computes with their results is stored in float16 too where the operators' contracts allow
+            it; inputs and outputs stay float32, and ``accord explain`` says what else does, and why
+            (:func:`accord.profile.overflow.first_overflow` names the first operator whose values leave the range).
+            "bfloat16": the same on a GPU; on a CPU the operands of MatMul, Gemm and Conv are rounded to it (to nearest,
+            ties to even) and nothing else, which is faster where the machine multiplies bfloat16, and right elsewhere.
+            "tf32": a GPU multiplies float32 as TF32 (10 bits of mantissa); others ignore it.
         choices: By name of a node, which of its kernel's alternatives to take; others follow the rule, with ``{}`` all
             do. None: what ``accord tune`` has found for this model, if it has.
 

@@ -1,4 +1,7 @@
-"""What a step reads, writes and computes in a run: shapes, bytes and operations, from its operands as they are."""
+"""What a step reads, writes and computes in a run: shapes, bytes and operations, from its operands as they are.
+
+Values in a device's memory are not fetched: their sizes are those of the plan.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from accord.backends.memory import HOST, DeviceArray
 from accord.backends.protocol import NativeKernel
 from accord.ir import dims as D
-from accord.plan.plan import Plan, Storage
+from accord.plan.plan import Storage
 from accord.plan.types import TensorType
 from accord.runtime.watch import Running
 
@@ -57,18 +61,17 @@ class Observed:
 
 def observe(run: Running, index: int) -> Callable[[], Observed]:
     """Look at the inputs of step ``index``, which is about to run; what is returned is called when it has run."""
-    plan = run.executor.plan
     step = run.step(index)
     kernel = step.kernel
     positions: Iterable[int] = range(len(step.inputs))
     if kernel is not None and kernel.reads is not None:
         positions = kernel.reads
     slots = {i: step.inputs[i] for i in positions if step.inputs[i] >= 0}
-    found = {slot: _operand(plan, slot, run.value(slot)) for slot in slots.values()}
+    found = {slot: _operand(run, slot) for slot in slots.values()}
     inputs = tuple(found.get(slots.get(i, -1)) for i in range(len(step.inputs)))
 
     def finish() -> Observed:
-        outputs = tuple(None if o < 0 else _operand(plan, o, run.value(o)) for o in step.outputs)
+        outputs = tuple(None if o < 0 else _operand(run, o) for o in step.outputs)
         operations = None
         if isinstance(kernel, NativeKernel) and D.symbols_of(kernel.flops) <= run.env.keys():
             operations = D.evaluate(kernel.flops, run.env) or None
@@ -84,26 +87,31 @@ def observe(run: Running, index: int) -> Callable[[], Observed]:
     return finish
 
 
-def _operand(plan: Plan, slot: int, value: Any) -> Operand:
-    s = plan.slots[slot]
-    constant = plan.slots[s.root].storage is Storage.CONSTANT
+def _operand(run: Running, slot: int) -> Operand:
+    s = run.executor.plan.slots[slot]
+    root = run.executor.plan.slots[s.root]
+    constant = root.storage is Storage.CONSTANT
+    named = s.type.name if isinstance(s.type, TensorType) else None
+    if s.dtype is not None and (s.space != HOST or isinstance(run.arrays.get(s.root), DeviceArray)):
+        shape, strides = run.frame.sizes.shapes[slot], run.frame.sizes.strides.get(slot)
+        return Operand(
+            named or str(s.dtype), shape, _count(shape, strides or (1,) * len(shape)) * s.dtype.itemsize, constant
+        )
+    value = run.value(slot)
     if isinstance(value, np.ndarray):
-        named = s.type.name if isinstance(s.type, TensorType) else None
-        return Operand(named or str(value.dtype), value.shape, _occupied(value), constant)
+        return Operand(named or str(value.dtype), value.shape, _bytes(value), constant)
     return Operand(str(s.type), None, _bytes(value), constant)
 
 
 def _bytes(value: Any) -> int:
     if isinstance(value, np.ndarray):
-        return _occupied(value)
+        return _count(value.shape, value.strides) * value.itemsize
     return sum(_bytes(v) for v in value) if isinstance(value, list) else 0
 
 
-def _occupied(array: np.ndarray[Any, Any]) -> int:
-    """Bytes that the elements take; an axis along which all are the same memory counts once."""
-    if not array.size:
-        return 0
+def _count(shape: Iterable[int], strides: Iterable[int]) -> int:
+    """Elements in memory; an axis along which all are the same memory counts once."""
     count = 1
-    for size, stride in zip(array.shape, array.strides, strict=True):
-        count *= size if stride else 1
-    return count * array.itemsize
+    for size, stride in zip(shape, strides, strict=True):
+        count *= size if stride or not size else 1
+    return count

@@ -13,8 +13,8 @@ __all__ = ["MAX_LEVEL", "PRECISIONS", "Options", "disabled_tuple", "thread_count
 
 #: The highest optimisation level.
 MAX_LEVEL = 3
-#: What float32 products may be computed in.
-PRECISIONS = ("float32", "bfloat16")
+#: What a float32 model may be computed in.
+PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Options:
     """How a model is compiled.
 
     Attributes:
-        device: "cpu", "null", or what an installed backend serves.
+        device: "cpu", "cuda", "cuda:1", "null", or what an installed backend serves.
         level: 0 (rewrite nothing) to 3 (all rules).
         disabled_rules: Names of rules that must not run.
         strict: A node that only a fall-back backend can run is an error.
@@ -31,7 +31,7 @@ class Options:
         reference: Use the reference backend only.
         base_dir: Folder of external data; None: the folder of the model's path.
         limits: How large the model may be; None: the defaults of :class:`accord.model.limits.Limits`.
-        precision: "float32", or "bfloat16": operands of float32 products are rounded to it, sums stay float32.
+        precision: What a float32 model may be computed in; see :func:`accord.load`.
         choices: Pairs of a node and the alternative that its kernel shall take; other nodes follow the rule. None: what
             ``accord tune`` has found for this model, if it has.
     """

@@ -28,11 +28,14 @@ def memory_of(device_type: str, device_id: int = 0) -> Memory | None:
     device = device_type.lower()
     if (device, device_id) == ("cpu", 0):
         return None
-    if (device, device_id) == ("cuda", 0):
-        backend = backend_named("cuda")
+    if device == "cuda" and device_id >= 0:
+        backend = backend_named(f"cuda:{device_id}")
         backend.require()
         return backend.memory
-    raise BackendError(f"values on device '{device_type}:{device_id}' are not supported", expected="cpu:0 or cuda:0")
+    raise BackendError(
+        f"values on device '{device_type}:{device_id}' are not supported",
+        expected="cpu:0, or cuda with the number of a GPU",
+    )
 
 
 def element_type(dtype: Any) -> ir.DataType:
@@ -143,7 +146,7 @@ class OrtValue:
             shape: Sizes.
             element_type_: NumPy dtype or number of an ONNX type.
             device_type: "cpu" or "cuda".
-            device_id: 0.
+            device_id: Number of the GPU; 0 for the CPU.
 
         Raises:
             InputError: no such type.

@@ -8,6 +8,7 @@ normalised  one operator version, functions inlined, every value has a fact
 integers    contractions of dequantised tensors are products of integers
 declutter   constants folded, no-ops and duplicates gone
 recognise   operators that an exporter took apart are whole again
+precision   values are stored in 16 bits where that was asked for and contracts allow it
 fuse        elementwise operators computed on the results of contractions and windows
 join        other connected operators in one loop nest
 ==========  ===========================================================================
@@ -42,7 +43,7 @@ from accord.plan.builder import PlanBuilder
 from accord.plan.plan import Plan
 from accord.runtime.evaluate import evaluate_node
 from accord.runtime.interface import Interface
-from accord.runtime.options import Options, thread_count
+from accord.runtime.options import MAX_LEVEL, Options, thread_count
 from accord.runtime.signature import complete, declared_interface
 
 __all__ = ["STAGES", "Compiled", "StageHook", "check_model", "compile_model"]
@@ -50,7 +51,7 @@ __all__ = ["STAGES", "Compiled", "StageHook", "check_model", "compile_model"]
 #: Called after a stage with its name, the model and the facts (None before there are any).
 StageHook: TypeAlias = Callable[[str, ir.Model, Analyzer | None], None]
 
-STAGES = ("loaded", "normalised", "integers", "declutter", "recognise", "fuse", "join")
+STAGES = ("loaded", "normalised", "integers", "declutter", "recognise", "precision", "fuse", "join")
 
 
 @dataclass(slots=True)
@@ -99,6 +100,14 @@ def compile_model(
         ModelError: the model is wrong.
         UnsupportedError: nothing can run it.
     """
+    chosen = backends_for(options.device, reference_only=options.reference)
+    with chosen[0].active():
+        return _compile_for(chosen, source, options, on_stage, decide)
+
+
+def _compile_for(
+    chosen: Sequence[Backend], source: Any, options: Options, on_stage: StageHook | None, decide: Decide | None
+) -> Compiled:
     seconds: dict[str, float] = {}
     start = time.perf_counter()
 
@@ -115,7 +124,6 @@ def compile_model(
     graphs = (model.graph, *(f.graph for f in model.functions.values()))
     operators = frozenset((n.domain, n.op_type) for g in graphs for n in ir.traversal.RecursiveGraphIterator(g))
     done("loaded", model, None)
-    chosen = backends_for(options.device, reference_only=options.reference)
     declared = declared_outputs(model)
     decisions: dict[Dim, int] = {}
 
@@ -127,10 +135,14 @@ def compile_model(
 
     result = normalise(model, evaluator=evaluate_node, decide=None if decide is None else noted)
     analyzer = result.analyzer
-    analyzer.precision = options.precision
+    halves = options.precision == "float16" or (options.precision == "bfloat16" and chosen[0].stores_halves)
+    analyzer.storage = options.precision if halves else None
+    analyzer.precision = "float32" if halves else options.precision
     analyzer.choices = dict(options.choices or ())
+    analyzer.device = chosen[0].device
     check_operands(model, analyzer.facts, analyzer.opsets, declared)
     done("normalised", model, analyzer)
+    own = [b for b in chosen if b.device == chosen[0].device]
     manager = PassManager(
         model,
         analyzer,
@@ -138,11 +150,12 @@ def compile_model(
         stop_after=options.stop_after,
         fuses=lambda node: chosen[0].fuses(NodeView(node, analyzer)),
         joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
-        runs=lambda node: _runs(chosen, NodeView(node, analyzer)),
-        device=options.device,
+        runs=lambda node: _runs(own, NodeView(node, analyzer)),
+        device=chosen[0].device,
     )
     for phase in phases():
-        manager.run_phase(phase.name, phase.rules, options.level, native=phase.native)
+        level = MAX_LEVEL if phase.asked and analyzer.storage is not None else options.level
+        manager.run_phase(phase.name, phase.rules, level, native=phase.native)
         done(phase.name, model, analyzer)
     placer = Placer(chosen, analyzer, strict=options.strict)
     plan = PlanBuilder(placer, analyzer, threads=thread_count(options.threads)).build(model.graph)

@@ -24,6 +24,8 @@ LOGGER = logging.getLogger("accord")
 
 #: Names under which ONNX Runtime's users know a device.
 _ALIASES = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+#: The option that is the number of a device.
+_DEVICE_ID = "device_id"
 _SUFFIX = "ExecutionProvider"
 #: Runs nothing, so nobody who takes the first available provider wants it.
 _NEVER_LISTED = "null"
@@ -39,8 +41,13 @@ def _devices() -> list[str]:
 
 
 def has_device(device: str) -> bool:
-    """True if an installed backend serves ``device``."""
-    return device in _devices()
+    """True if an installed backend serves ``device``, such as "cuda" or "cuda:1"."""
+    from accord.backends.discovery import backends_for, device_number
+
+    try:
+        return device_number(device)[0] in _devices() and bool(backends_for(device))
+    except BackendError:
+        return False
 
 
 def _names(device: str) -> list[str]:
@@ -97,7 +104,8 @@ def resolve_providers(
         fallback: Whether the CPU may be used when none of the providers can be.
 
     Returns:
-        Options by name of those providers that can be used, and the device of the first.
+        Options by name of those providers that can be used, and the device of the first: its option "device_id" is
+        the number of the device.
 
     Raises:
         InputError: arguments of another form.
@@ -116,8 +124,9 @@ def resolve_providers(
             )
         else:
             usable[name] = given
-            if given:
-                warnings.warn(f"Options of provider '{name}' have no effect: {', '.join(given)}", stacklevel=4)
+            unused = [option for option in given if option != _DEVICE_ID]
+            if unused:
+                warnings.warn(f"Options of provider '{name}' have no effect: {', '.join(unused)}", stacklevel=4)
     if not usable:
         names = ", ".join(name for name, _ in wanted)
         if wanted and not fallback:
@@ -127,10 +136,14 @@ def resolve_providers(
         if wanted:
             warnings.warn(f"No backend for {names}: falling back to '{_names('cpu')[0]}'.", stacklevel=4)
         usable[_names("cpu")[0]] = {}
-    device = provider_device(next(iter(usable)))
+    name, given = next(iter(usable.items()))
+    device = provider_device(name)
     if device is None:
         raise BackendError("no backend serves the CPU", remedy="Install accord again.")
-    return usable, device
+    number = given.get(_DEVICE_ID, "0")
+    if not (number.isascii() and number.isdigit()):
+        raise InputError(f"option '{_DEVICE_ID}' of provider '{name}' is no number", found=number)
+    return usable, device if int(number) == 0 else f"{device}:{int(number)}"
 
 
 def _pairs(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:

@@ -153,7 +153,7 @@ class SessionOptions(_Options):
         entries: Configuration entries.
         dimensions: Sizes given to symbolic dimensions: ("name" or "denotation", text) → size.
         initializers: Contents given to initializers by name.
-        precision: "float32", or "bfloat16": see :func:`accord.load`. Not an option of ONNX Runtime.
+        precision: "float32", "tf32", "bfloat16" or "float16": see :func:`accord.load`. Not an option of ONNX Runtime.
         providers: Providers given here instead of to the session, with their options.
     """
 

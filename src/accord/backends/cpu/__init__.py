@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from accord.backends.discovery import import_modules
 from accord.backends.protocol import (
     Arrangement,
     Array,
@@ -161,17 +160,8 @@ def _foreign() -> Reason | None:
     return None if arch in LINKABLE else Reason(f"machine code for {arch} cannot be linked yet")
 
 
-@functools.cache
 def _register() -> None:
-    """Importing a family registers its operators."""
-    import pkgutil
-
-    from accord.backends.cpu import families
-    from accord.backends.loops import members
-
-    for package in (members, families):
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+    import_modules("accord.backends.loops.members", "accord.backends.cpu.families")
 
 
 backend = CpuBackend()

@@ -18,34 +18,28 @@ import numpy as np
 from accord.backends.cpu.finish import FinishCode, finish_words
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.program import KernelCode
+from accord.backends.declared import CallTensor, call_sizes, call_tensors, is_wanted, memory_of, workspace_of
 from accord.backends.protocol import HostKernel, Launch, NativeKernel, Phase
 from accord.backends.root import RootView
 from accord.backends.view import NodeView
 from accord.contract.choose import Choice, call_attributes
-from accord.contract.contract import Execution, Parameter, Semantic
 from accord.contract.sizes import evaluate_size
 from accord.errors import ContractError
 from accord.expr.onnx_ops import dtype_name
 from accord.ir import dims as D
-from accord.ir.dims import DimLike, Shape
+from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
-from accord.ir.strides import Access
 from accord.kernels.bound import CallKernel, WriteKernel, bind_kernel, named_sizes, workspace_bytes
 from accord.kernels.library import function_address
 from accord.kernels.signature import Slot, signature, values_of
 from accord.record import record
 
-__all__ = ["DeclaredHostKernel", "library_kernel", "memory_of"]
+__all__ = ["DeclaredHostKernel", "library_kernel"]
 
 #: Scratch memory of threads lies apart by a multiple of this.
 _LINE = 64
 #: Number of the first parameter that is a word.
 _FIRST = 2
-
-
-def memory_of(choice: Choice) -> Execution:
-    """The memory clauses of the kernel that was chosen."""
-    return choice.kernel.execution or choice.contract.execution
 
 
 @record
@@ -177,67 +171,11 @@ def _copy(b: Builder, source: str, target: str, count: str) -> None:
     b.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {count}, i1 false)")
 
 
-@record
-class _Tensor:
-    """An input or output of a call.
-
-    Attributes:
-        parameter: Its declaration.
-        shape: Its sizes; () where it is absent.
-        itemsize: Bytes of an element; 0 where it is absent.
-        access: Where its elements lie; None where it is absent.
-        operand: Its number among the phase's operands; None where it is absent.
-    """
-
-    parameter: Parameter
-    shape: Shape
-    itemsize: int
-    access: Access | None
-    operand: int | None
-
-    @property
-    def strides(self) -> tuple[DimLike, ...]:
-        """As they are handed over: zeros where it is absent."""
-        return (0,) * len(self.parameter.sizes or ()) if self.access is None else self.access.strides
-
-
-def _tensors(view: NodeView, s: Semantic, reads: Sequence[int], first: int) -> dict[str, _Tensor] | Reason:
-    """Inputs and outputs by name; the first output is the operand ``first``."""
-    found: dict[str, _Tensor] = {}
-    for i, p in enumerate(s.inputs):
-        there, fact = i in reads, view.tensor(i)
-        if there and fact.shape is None:
-            return Reason(f"the rank of '{p.name}' is not known")
-        itemsize = int(fact.dtype.itemsize) if there and fact.dtype is not None else 0
-        place = (view.access(i), reads.index(i)) if there else (None, None)
-        found[p.name] = _Tensor(p, fact.shape or (), itemsize, *place)
-    for j, p in enumerate(s.outputs):
-        if j >= len(view.node.outputs) or not view.node.outputs[j].name:
-            return Reason(f"the node does not ask for output '{p.name}', and a C function writes all of them")
-        fact = view.output(j)
-        if fact.shape is None:
-            return Reason(f"the rank of '{p.name}' is not known")
-        itemsize = 0 if fact.dtype is None else int(fact.dtype.itemsize)
-        found[p.name] = _Tensor(p, fact.shape, itemsize, view.output_access(j), first + j)
-    return found
-
-
-def _sizes(choice: Choice, tensors: Mapping[str, _Tensor]) -> dict[str, DimLike]:
-    """Sizes by name, as far as the choice of the kernel or a shape tells them."""
-    sizes: dict[str, DimLike] = dict(choice.bound.sizes)
-    for t in tensors.values():
-        named = t.parameter.sizes or ()
-        for size, n in zip(named, t.shape, strict=False) if t.access is not None and "..." not in named else ():
-            if isinstance(size, str) and size.isidentifier():
-                sizes.setdefault(size, n)
-    return sizes
-
-
 def _arguments(
     writer: _Words,
     slots: Sequence[Slot],
     values: Sequence[Any],
-    tensors: Mapping[str, _Tensor],
+    tensors: Mapping[str, CallTensor],
     alignment: int,
     finishes: bool,
 ) -> tuple[tuple[_Argument, ...], DimLike]:
@@ -268,11 +206,14 @@ def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
     reads = tuple(i for i in range(len(s.inputs)) if view.has(i))
     epilogue = view.epilogue if isinstance(view, RootView) else None
     first = len(reads) + (0 if epilogue is None else len(epilogue.extras))
-    tensors = _tensors(view, s, reads, first)
+    unwanted = [p.name for j, p in enumerate(s.outputs) if not is_wanted(view, j)]
+    if unwanted:
+        return Reason(f"the node does not ask for output '{unwanted[0]}', and a C function writes all of them")
+    tensors = call_tensors(view, choice.contract, reads, first)
     if isinstance(tensors, Reason):
         return tensors
-    sizes = _sizes(choice, tensors)
-    own = _workspace(memory, sizes)
+    sizes = call_sizes(choice, tensors)
+    own = workspace_of(memory, sizes)
     if isinstance(own, Reason):
         return own
     address = function_address(kernel.code, choice.bound.types, s.qualified_name)
@@ -321,13 +262,6 @@ def library_kernel(view: NodeView, choice: Choice) -> NativeKernel | Reason:
 
 def _launch(address: int, finish: FinishCode | None, words: Sequence[int]) -> Launch:
     return Launch((address, 0 if finish is None else finish, *words), 1)
-
-
-def _workspace(memory: Execution, sizes: Mapping[str, DimLike]) -> DimLike | Reason:
-    if not memory.workspace:
-        return 0
-    value = evaluate_size(memory.workspace, sizes)
-    return Reason(f"the workspace '{memory.workspace}' has no value") if value is None else D.maximum(value, 0)
 
 
 class _Words:

@@ -90,7 +90,7 @@ def lower_loops(program: LoopProgram, sources: Sequence[int], targets: Sequence[
     """As :func:`loop_phase`, for :func:`~accord.backends.loops.program.lowered`."""
     phase, workspace = loop_phase(program, sources, targets, scratch)
     assert isinstance(phase.code, LoopCode)
-    return Lowered(phase, workspace, phase.code.may_overwrite)
+    return Lowered((phase,), workspace, phase.code.may_overwrite)
 
 
 class _Nest:

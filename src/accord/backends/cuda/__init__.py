@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from accord.backends.discovery import import_modules
 from accord.backends.memory import HOST
 from accord.backends.protocol import (
     Arrangement,
@@ -20,7 +21,7 @@ from accord.backends.protocol import (
     Phase,
     Program,
 )
-from accord.errors import CompileError
+from accord.errors import BackendError, CompileError
 from accord.ir.reason import FUSED_DOMAIN, Reason
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from accord.backends.view import NodeView
     from accord.ir.dims import DimLike
 
-__all__ = ["SIZES", "CudaBackend", "backend", "backend_of"]
+__all__ = ["SIZES", "CudaBackend", "backend"]
 
 
 #: Why the host computes what is no data.
@@ -40,13 +41,18 @@ class CudaBackend(Backend):
 
     Args:
         ordinal: Its number.
+
+    Attributes:
+        ordinal: Its number.
     """
 
     device = "cuda"
+    stores_halves = True
     hosts = ("cpu", "reference")
 
     def __init__(self, ordinal: int = 0) -> None:
-        self._ordinal = ordinal
+        self.ordinal = ordinal
+        self._others: dict[int, CudaBackend] = {}
         self.name = "cuda" if ordinal == 0 else f"cuda:{ordinal}"
 
     @functools.cached_property
@@ -54,7 +60,7 @@ class CudaBackend(Backend):
         """The GPU's."""
         from accord.backends.cuda.driver import DeviceMemory
 
-        return DeviceMemory(self._ordinal)
+        return DeviceMemory(self.ordinal)
 
     @property
     def gpu(self) -> Device:
@@ -65,18 +71,37 @@ class CudaBackend(Backend):
         """
         from accord.backends.cuda.driver import device
 
-        return device(self._ordinal)
+        return device(self.ordinal)
+
+    def numbered(self, number: int) -> CudaBackend:
+        """The backend of another GPU."""
+        return self if number == self.ordinal else self._others.setdefault(number, CudaBackend(number))
+
+    def memory_at(self, address: int) -> DeviceMemory:
+        """That of the GPU that has the address."""
+        from accord.backends.cuda.driver import ordinal_of
+
+        return self.numbered(ordinal_of(address)).memory
+
+    def active(self) -> AbstractContextManager[None]:
+        """Properties of a GPU that kernels are chosen by are this one's."""
+        from accord.backends.cuda.driver import chosen
+
+        return chosen(self.ordinal)
 
     def lacking(self) -> str | None:
         """The driver's library, or a package."""
         return _lacking()
 
     def require(self) -> None:
-        """Look for the device."""
+        """Look for the packages and the device."""
+        missing = _missing_package()
+        if missing is not None:
+            raise BackendError(f"device 'cuda' needs the package {missing}", remedy="pip install 'accord[cuda]'")
         self.gpu  # noqa: B018  looking for it is what it does
 
     def select(self, view: NodeView) -> Kernel | Reason:
-        """A generated kernel, a view, or why not; one that is chosen later where a run knows more."""
+        """A kernel, generated or declared, a view, or why not; one that is chosen later where a run knows more."""
         from accord.backends.cuda.late import late_maker
         from accord.backends.late import late_or
 
@@ -84,7 +109,7 @@ class CudaBackend(Backend):
         if host is not None:
             return host
         kernel = self.known(view)
-        return late_or(view, kernel, late_maker(self._ordinal)) if isinstance(kernel, Reason) else kernel
+        return late_or(view, kernel, late_maker(self.ordinal)) if isinstance(kernel, Reason) else kernel
 
     def select_late(self, view: NodeView) -> Kernel | Reason:
         """A kernel that is chosen when it runs."""
@@ -92,11 +117,12 @@ class CudaBackend(Backend):
         from accord.backends.late import late_node
 
         kernel = _for_the_host(view) or self.known(view)
-        return kernel if isinstance(kernel, Reason) else late_node(view, late_maker(self._ordinal))
+        return kernel if isinstance(kernel, Reason) else late_node(view, late_maker(self.ordinal))
 
     def known(self, view: NodeView) -> Kernel | Reason:
         """As :meth:`select`, by what is known now."""
         from accord.backends.cuda.counted import CountedKernel
+        from accord.backends.cuda.families import declared
         from accord.backends.cuda.families.roots import ROOTS
         from accord.backends.cuda.families.table import TABLE
         from accord.backends.cuda.loops import lower_loops
@@ -104,15 +130,14 @@ class CudaBackend(Backend):
         from accord.backends.loops.program import lowered
 
         _register()
-        if view.node.domain == FUSED_DOMAIN:
-            kernel = select_fused(view, ROOTS)
-        else:
+        kernel = select_fused(view, ROOTS) if view.node.domain == FUSED_DOMAIN else declared.select_declared(view)
+        if kernel is None:
             selector = TABLE.selector(view.node.domain, view.node.op_type)
             if selector is None:
                 return Reason(f"no kernel is generated for {view.node.op_type}")
             kernel = selector(view)
         if isinstance(kernel, CountedKernel):
-            return kernel.of(self._ordinal)
+            return kernel.of(self.ordinal)
         if not isinstance(kernel, NativeKernel):
             far = not isinstance(kernel, HostKernel) or kernel.space == self.space or kernel.untouched
             return kernel if far else Reason("it runs in Python")
@@ -123,6 +148,7 @@ class CudaBackend(Backend):
 
     def arrange(self, view: NodeView) -> Arrangement:
         """What the operator's family says; row-major where it says nothing."""
+        from accord.backends.cuda.families import declared
         from accord.backends.cuda.families.roots import ROOTS
         from accord.backends.cuda.families.table import TABLE
         from accord.backends.fused import arrange_fused
@@ -132,6 +158,9 @@ class CudaBackend(Backend):
             return Arrangement(strided=True)
         if view.node.domain == FUSED_DOMAIN:
             return arrange_fused(view, ROOTS)
+        own = declared.arrange_declared(view)
+        if own is not None:
+            return own
         arranger = TABLE.arranger(view.node.domain, view.node.op_type)
         return Arrangement() if arranger is None else arranger(view)
 
@@ -178,11 +207,9 @@ class CudaBackend(Backend):
 
         target = self.gpu.architecture
         wanted: dict[Variant, None] = {}
-        for kernel in kernels:
-            for phase in kernel.phases:
-                if not isinstance(phase.code, KernelText):
-                    continue
-                launch = phase.launch([d for d in phase.dims if isinstance(d, int)]) if _is_fixed(phase) else None
+        for phase in (p for k in kernels for p in k.phases):
+            if isinstance(phase.code, KernelText) and _is_fixed(phase):
+                launch = phase.launch([d for d in phase.dims if isinstance(d, int)])
                 if isinstance(launch, CudaLaunch) and launch.tasks:
                     wanted[Variant.of(phase.code, launch, aligned=True)] = None
         variants = list(wanted)
@@ -210,13 +237,35 @@ def _for_the_host(view: NodeView) -> Reason | None:
 
 
 @functools.cache
-def _lacking() -> str | None:
-    import ctypes
+def _missing_package() -> str | None:
+    """What has to be installed with pip; looking for it imports nothing."""
+    for package, module in (("cuda-bindings", "cuda.bindings"), ("triton", "triton")):
+        if not _is_installed(module):
+            return package
+    return None
+
+
+def _is_installed(module: str) -> bool:
+    import importlib.machinery
     import importlib.util
 
-    for package, module in (("cuda-bindings", "cuda"), ("triton", "triton")):
-        if importlib.util.find_spec(module) is None:
-            return f"the package {package}"
+    package, _, part = module.partition(".")
+    try:
+        found = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return False
+    if found is None or not part:
+        return found is not None
+    return importlib.machinery.PathFinder.find_spec(module, found.submodule_search_locations) is not None
+
+
+@functools.cache
+def _lacking() -> str | None:
+    import ctypes
+
+    missing = _missing_package()
+    if missing is not None:
+        return f"the package {missing}"
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -224,23 +273,8 @@ def _lacking() -> str | None:
     return None
 
 
-@functools.cache
 def _register() -> None:
-    """Importing a family registers its operators."""
-    import pkgutil
-
-    from accord.backends.cuda import families
-    from accord.backends.loops import members
-
-    for package in (members, families):
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+    import_modules("accord.backends.loops.members", "accord.backends.cuda.families")
 
 
 backend = CudaBackend()
-
-
-@functools.cache
-def backend_of(ordinal: int) -> CudaBackend:
-    """The backend of a GPU."""
-    return backend if ordinal == 0 else CudaBackend(ordinal)

@@ -11,23 +11,35 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from accord.backends.protocol import Launch
 from accord.errors import BackendError, CompileError
+from accord.expr.lang import bits
 from accord.ir import dims as D
 from accord.ir.dims import DimLike
 from accord.record import record
 from accord.storage import Storage, cache_folder
 
-__all__ = ["Binary", "CudaLaunch", "KernelText", "Variant", "binary_of", "function_of", "hints_of"]
+__all__ = [
+    "Binary",
+    "CudaLaunch",
+    "KernelText",
+    "TensorMap",
+    "Variant",
+    "binary_from",
+    "binary_of",
+    "function_of",
+    "hints_of",
+]
 
 _KIND: Final = "cuda"
 #: Element types of expressions as Triton names those behind a pointer.
@@ -58,9 +70,66 @@ class KernelText(ABC):
         """Whether its last pointer is to a word that it writes if it meets data that it must refuse."""
         return False
 
+    @property
+    def foreign(self) -> bool:
+        """Whether a user wrote it."""
+        return False
+
+    @property
+    def capturable(self) -> bool:
+        """Whether it may become part of a graph."""
+        return True
+
     @abstractmethod
     def text(self) -> str:
         """The module with the kernel."""
+
+    def content(self, variant: Variant) -> tuple[object, ...]:
+        """All that the machine code of a variant depends on, beside the architecture and what compiles it."""
+        v = variant
+        return v.kernel.text(), v.constants, v.hints, v.wide, v.aligned, v.warps, v.stages, v.maps
+
+    def compile(self, variant: Variant, target: int) -> Binary:
+        """The machine code of a variant for an architecture.
+
+        Raises:
+            BackendError: the compiler is not installed.
+            CompileError: it does not compile.
+        """
+        return _compiled(variant, target)
+
+
+@record
+class TensorMap:
+    """How the bulk copy engine walks an operand: a parameter of a kernel, behind its pointers.
+
+    Attributes:
+        operand: Its number.
+        offset: Of the first element, in elements.
+        dtype: Of elements.
+        shape: From the outermost axis.
+        strides: In elements; the last is 1.
+        block: What is copied at once.
+    """
+
+    operand: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: tuple[int, ...]
+
+    @property
+    def type(self) -> str:
+        """As Gluon names it, with the layout that it has in shared memory by default."""
+        item = bits(self.dtype) // 8
+        line = self.block[-1] * item
+        swizzle = next((w for w in (128, 64, 32) if line % w == 0), 0) if math.prod(self.block[:-1]) >= 8 else 0
+        layout = (
+            f"NVMMASharedLayout(swizzle_byte_width={swizzle}, element_bitwidth={8 * item}, rank={len(self.block)}, "
+            "transposed=False, fp4_padded=False, cga_layout=[])"
+        )
+        return f"tensordesc<{POINTERS[self.dtype][1:]}{list(self.block)},{layout}>"
 
 
 @record
@@ -75,15 +144,23 @@ class CudaLaunch(Launch):
         warps: Of a program.
         stages: Of software pipelines.
         shifts: Bytes that are added to the address of each operand; empty: nothing is added.
+        maps: Parameters that follow the pointers.
+        order: For each parameter of the kernel its number among pointers, then integers; empty: they are in this order.
+        block: Threads of a block, three axes; the first is 0 where the machine code says it.
+        dynamic: Bytes of dynamic shared memory that the launch asks for, beyond what the machine code says.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
-    constants: tuple[tuple[str, int | bool], ...] = ()
+    constants: tuple[tuple[str, Hashable], ...] = ()
     hints: tuple[str, ...] = ()
     wide: bool = False
     warps: int = 4
     stages: int = 2
     shifts: tuple[int, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
+    order: tuple[int, ...] = ()
+    block: tuple[int, int, int] = (0, 1, 1)
+    dynamic: int = 0
 
 
 @record
@@ -98,20 +175,23 @@ class Variant:
         aligned: All pointers are multiples of 16.
         warps: Of a program.
         stages: Of software pipelines.
+        maps: Types of tensor maps.
     """
 
     kernel: KernelText
-    constants: tuple[tuple[str, int | bool], ...]
+    constants: tuple[tuple[str, Hashable], ...]
     hints: tuple[str, ...]
     wide: bool
     aligned: bool
     warps: int
     stages: int
+    maps: tuple[str, ...] = ()
 
     @staticmethod
     def of(kernel: KernelText, launch: CudaLaunch, *, aligned: bool) -> Variant:
         """The variant that a launch needs."""
-        return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages)
+        maps = tuple(m.type for m in launch.maps)
+        return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages, maps)
 
 
 @record
@@ -127,6 +207,8 @@ class Binary:
         scratch_bytes: Of the memory that the first of these points to, for each program; 0: it is null.
         registers: Of a thread.
         spills: Bytes of local memory of a thread.
+        cluster: Blocks of a cluster; each program is one.
+        maps: Of each tensor map: how its blocks are swizzled, as the driver numbers it, and what is copied at once.
     """
 
     cubin: bytes
@@ -137,6 +219,8 @@ class Binary:
     scratch_bytes: int
     registers: int
     spills: int
+    cluster: int = 1
+    maps: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 _LOCK = threading.Lock()
@@ -167,7 +251,7 @@ def binary_of(variant: Variant, target: int) -> Binary:
                 break
         other.wait()
     try:
-        made = _stored(variant, target) or _compiled(variant, target)
+        made = _stored(variant, target) or _kept(variant, target)
         with _LOCK:
             _FOUND[key] = made
         return made
@@ -178,8 +262,7 @@ def binary_of(variant: Variant, target: int) -> Binary:
 
 
 def _key(variant: Variant, target: int) -> str:
-    v = variant
-    content = (v.kernel.text(), v.constants, v.hints, v.wide, v.aligned, v.warps, v.stages, target, _version())
+    content = (*variant.kernel.content(variant), target, _version())
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
@@ -197,12 +280,12 @@ def _stored(variant: Variant, target: int) -> Binary | None:
         return None
     length = int.from_bytes(payload[:4], "little")
     facts = json.loads(bytes(payload[4 : 4 + length]))
+    facts[-1] = tuple((swizzle, tuple(box)) for swizzle, box in facts[-1])
     return Binary(bytes(payload[4 + length :]), *facts)
 
 
 def _compiled(variant: Variant, target: int) -> Binary:
-    from accord.kernels.cubin import read_resources
-    from accord.kernels.triton import compile_function, pointers_added
+    from accord.kernels.triton import compile_function
 
     kernel = variant.kernel
     function = function_of(kernel)
@@ -210,7 +293,7 @@ def _compiled(variant: Variant, target: int) -> Binary:
     signature: dict[str, str] = {}
     values: dict[tuple[int, ...], Any] = {}
     attributes: dict[tuple[int, ...], Any] = {}
-    pointers, integers = iter(kernel.pointers), iter(variant.hints)
+    pointers, maps, integers = iter(kernel.pointers), iter(variant.maps), iter(variant.hints)
     for i, name in enumerate(function.arg_names):
         if name in constants:
             signature[name], values[(i,)] = "constexpr", constants[name]
@@ -221,6 +304,10 @@ def _compiled(variant: Variant, target: int) -> Binary:
             if variant.aligned:
                 attributes[(i,)] = [["tt.divisibility", 16]]
             continue
+        described = next(maps, None)
+        if described is not None:
+            signature[name] = described
+            continue
         hint = next(integers)
         if hint == "1":
             signature[name], values[(i,)] = "constexpr", 1
@@ -230,23 +317,38 @@ def _compiled(variant: Variant, target: int) -> Binary:
             attributes[(i,)] = [["tt.divisibility", 16]]
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
     compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
-    passed = sum(t != "constexpr" for t in signature.values())
-    cubin = compiled.asm["cubin"]
-    name = compiled.metadata.name
-    resources = read_resources(cubin)[name]
-    made = Binary(
+    # a tensor map is passed with its shape and strides
+    walks = sum(2 * t.partition("]")[0].count(",") + 2 for t in variant.maps)
+    return binary_from(compiled, sum(t != "constexpr" for t in signature.values()) + walks)
+
+
+def binary_from(compiled: Any, passed: int) -> Binary:
+    """What Triton compiled, of which ``passed`` parameters are the kernel's own."""
+    from accord.kernels.cubin import read_resources
+    from accord.kernels.triton import pointers_added
+
+    cubin, metadata = compiled.asm["cubin"], compiled.metadata
+    resources = read_resources(cubin)[metadata.name]
+    return Binary(
         cubin,
-        name,
-        compiled.metadata.num_warps * 32,
-        compiled.metadata.shared,
+        metadata.name,
+        metadata.num_warps * 32,
+        metadata.shared,
         pointers_added(compiled, passed),
-        int(getattr(compiled.metadata, "global_scratch_size", 0) or 0),
+        int(getattr(metadata, "global_scratch_size", 0) or 0),
         resources.registers,
         resources.stack,
+        int(getattr(metadata, "num_ctas", 1) or 1),
+        tuple((m["swizzle"], tuple(m["block_size"])) for m in getattr(metadata, "tensordesc_meta", None) or ()),
     )
+
+
+def _kept(variant: Variant, target: int) -> Binary:
+    """Compiled, and written to the cache."""
+    made = variant.kernel.compile(variant, target)
     numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills]
-    facts = json.dumps([made.name, *numbers]).encode()
-    Storage(_KIND).write(_key(variant, target), [len(facts).to_bytes(4, "little") + facts, cubin])
+    facts = json.dumps([made.name, *numbers, made.cluster, made.maps]).encode()
+    Storage(_KIND).write(_key(variant, target), [len(facts).to_bytes(4, "little") + facts, made.cubin])
     return made
 
 

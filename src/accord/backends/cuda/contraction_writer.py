@@ -10,8 +10,9 @@ Names: ``c0 ...`` coordinates along the axes, ``m n k which`` positions in the g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Final
 
 from accord.backends.cuda.contraction import (
@@ -26,7 +27,7 @@ from accord.backends.cuda.contraction import (
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.expr.lang import FLOATS, topological
 
-__all__ = ["CONSTANTS", "module_of"]
+__all__ = ["CONSTANTS", "Writer", "module_of", "uses_sum"]
 
 #: What is compiled in beside ``ContractionKernel.sized`` and the width ``v`` of each pattern.
 CONSTANTS: Final = (
@@ -59,12 +60,12 @@ def module_of(kernel: ContractionKernel) -> str:
     parts = ["import triton\nimport triton.language as tl"]
     store = f"finish(acc, which, m, m_in, column, BC: tl.constexpr, {head})"
     writers = {
-        store: _Writer.finish,
-        f"{kernel.symbol}({head})": _Writer.multiply,
-        f"{kernel.parts.symbol}({head})": _Writer.add_parts,
+        store: Writer.finish,
+        f"{kernel.symbol}({head})": Writer.multiply,
+        f"{kernel.parts.symbol}({head})": Writer.add_parts,
     }
     for heading, write in writers.items():
-        writer = _Writer(kernel, ", ".join([*names, *constants]))
+        writer = Writer(kernel, ", ".join([*names, *constants]))
         write(writer)
         parts.append(f"@triton.jit\ndef {heading}:\n" + "\n".join(writer.lines))
     return "\n\n\n".join(parts) + "\n"
@@ -79,7 +80,14 @@ class _Lines(list[str]):
         super().append("    " * self.depth + text)
 
 
-class _Writer:
+class Writer:
+    """Writes the functions of one kernel.
+
+    Args:
+        kernel: The kernel.
+        arguments: What a function hands on to another.
+    """
+
     def __init__(self, kernel: ContractionKernel, arguments: str) -> None:
         self.k = kernel
         self.arguments = arguments
@@ -92,12 +100,14 @@ class _Writer:
 
     @contextmanager
     def indented(self, head: str) -> Iterator[None]:
+        """What is emitted meanwhile belongs to ``head``, a line that ends with a colon."""
         self.emit(head)
         self.lines.depth += 1
         yield
         self.lines.depth -= 1
 
     def printer(self) -> TritonPrinter:
+        """Of expressions at this place."""
         self.count += 1
         return TritonPrinter(self.lines, f"x{self.count}_", short=self.k.out.dtype in ("f16", "bf16"))
 
@@ -162,9 +172,17 @@ class _Writer:
     def place(self) -> None:
         """The tile of a program."""
         self.sizes()
-        self.emit("products = " + (" * ".join(f"e{a}" for a in self.axes[BATCH]) or "1"))
         self.emit("tile = tl.program_id(0)")
-        self.emit("down = tl.cdiv(M, BM)")
+        self.locate("BM")
+        self.emit("m = row + tl.arange(0, BM)")
+        self.emit("n = column + tl.arange(0, BN)")
+        self.emit("m_in = tl.full([BM], 1, tl.int1) if EVEN_M else m < M")
+        self.emit("n_in = tl.full([BN], 1, tl.int1) if EVEN_N else n < N")
+
+    def locate(self, height: str) -> None:
+        """The product, and the first row and column, of a tile by its number."""
+        self.emit("products = " + (" * ".join(f"e{a}" for a in self.axes[BATCH]) or "1"))
+        self.emit(f"down = tl.cdiv(M, {height})")
         self.emit("across = tl.cdiv(N, BN)")
         self.emit("which = 0")
         if self.axes[BATCH]:
@@ -174,12 +192,8 @@ class _Writer:
         self.emit("first = tile // (GROUP * across) * GROUP")
         self.emit("high = tl.minimum(down - first, GROUP)")
         self.emit("tile = tile % (GROUP * across)")
-        self.emit("row = (first + tile % high) * BM")
-        self.emit("m = row + tl.arange(0, BM)")
+        self.emit(f"row = (first + tile % high) * {height}")
         self.emit("column = tile // high * BN")
-        self.emit("n = column + tl.arange(0, BN)")
-        self.emit("m_in = tl.full([BM], 1, tl.int1) if EVEN_M else m < M")
-        self.emit("n_in = tl.full([BN], 1, tl.int1) if EVEN_N else n < N")
 
     def begin(self, tensors: Sequence[int]) -> None:
         """Where tensors begin in a tile."""
@@ -399,12 +413,14 @@ class _Writer:
         return self.loaded(i, f"p{i} + ({' + '.join(base)}) + ({within})", mask)
 
     def loaded(self, i: int, at: str, mask: str) -> str:
+        """The name of what is read of a tensor where ``mask`` is true, which is 0 elsewhere."""
         dtype = self.k.patterns[i].dtype
         other = "0.0" if dtype in FLOATS else "0"
         text = f"tl.load({at}, mask={mask}, other={other})" if mask else f"tl.load({at})"
         return self.named(f"{text} != 0" if dtype == "bool" else text)
 
     def named(self, text: str) -> str:
+        """A name for a value."""
         self.count += 1
         self.emit(f"q{self.count} = {text}")
         return f"q{self.count}"
@@ -447,13 +463,22 @@ class _Writer:
         self.sizes()
         self.emit("n = column + tl.arange(0, BC)")
         self.emit("n_in = tl.full([BC], 1, tl.int1) if EVEN_N else n < N")
-        last = len(self.k.patterns) - 1
-        first = last - len(self.k.extras)
-        self.begin(range(first, last + 1))
-        names = ["acc", *map(self.extra, range(first, last))]
-        value = self.printer().value(self.k.expr, names)
-        if not _uses_sum(self.k):
+        value = self.finished()
+        if not uses_sum(self.k):
             value = f"tl.broadcast_to({value}, [BM, BC])"
+        self.keep(value)
+
+    def finished(self, known: Mapping[int, str] = MappingProxyType({})) -> str:
+        """The value of the expression of the sums ``acc``; ``known`` are names of extras that were read before."""
+        last = len(self.k.patterns) - 1
+        extras = range(last - len(self.k.extras), last)
+        self.begin([i for i in extras if i not in known])
+        return self.printer().value(self.k.expr, ["acc", *(known.get(i) or self.extra(i) for i in extras)])
+
+    def keep(self, value: str) -> None:
+        """Store results."""
+        last = len(self.k.patterns) - 1
+        self.begin([last])
         if self.k.expr.dtype == "bool":
             value = f"({value}).to(tl.int8)"
         for group, name in ((ROWS, "m"), (COLUMNS, "n")):
@@ -471,5 +496,6 @@ class _Writer:
         return self.loaded(i, at, " & ".join(masks))
 
 
-def _uses_sum(kernel: ContractionKernel) -> bool:
+def uses_sum(kernel: ContractionKernel) -> bool:
+    """Whether what is stored depends on the sums."""
     return any(n.op == "operand" and n.value == 0 for n in topological((kernel.expr,)))

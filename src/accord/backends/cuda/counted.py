@@ -6,10 +6,11 @@ and then each element's place.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -53,12 +54,16 @@ class CountedKernel(HostKernel):
     #: It is made of plain values, so a stored plan can hold it.
     portable = True
 
+    def __reduce__(self) -> tuple[object, ...]:
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}  # type: ignore[arg-type]
+        return functools.partial(type(self), **kept), ()
+
     @property
     def space(self) -> str:  # type: ignore[override]
         """The GPU's memory."""
-        from accord.backends.cuda import backend_of
+        from accord.backends.cuda import backend
 
-        return backend_of(self.ordinal).space
+        return backend.numbered(self.ordinal).space
 
     def of(self, ordinal: int) -> CountedKernel:
         """The same on another GPU."""
@@ -75,14 +80,14 @@ class CountedKernel(HostKernel):
         Raises:
             ExecutionError: it refused its data.
         """
-        from accord.backends.cuda import backend_of
+        from accord.backends.cuda import backend
 
         with self._lock:
             found = self._prepared.get(key)
             if found is None:
                 kernel = lowered(make(), lower_loops)
                 sizes = [D.evaluate(d, {}) for d in kernel.dims]
-                found = self._prepared[key] = Prepared(backend_of(self.ordinal), kernel, sizes)
+                found = self._prepared[key] = Prepared(backend.numbered(self.ordinal), kernel, sizes)
                 if len(self._prepared) > _KEPT:
                     self._prepared.popitem(last=False)
             else:

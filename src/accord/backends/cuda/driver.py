@@ -10,24 +10,23 @@ import ctypes
 import functools
 import importlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from accord.backends.memory import HOST, Block, Memory
+from accord.backends.cuda.loss import Losable
+from accord.backends.memory import HOST, Block, Memory, MemoryFullError
 from accord.errors import BackendError, ExecutionError
 
-__all__ = ["Device", "DeviceMemory", "Function", "device"]
+__all__ = ["Device", "DeviceMemory", "Function", "chosen", "count", "device", "ordinal_of"]
 
 #: The oldest driver whose interface is used, as the driver tells it: CUDA 12.4.
 OLDEST_DRIVER: Final = 12040
 #: The oldest compute capability that kernels are generated for.
 OLDEST: Final = (7, 5)
-#: After these the context is lost: every later call fails too.
-_LOST: Final = frozenset(
-    {"ILLEGAL_ADDRESS", "LAUNCH_FAILED", "HARDWARE_STACK_ERROR", "ILLEGAL_INSTRUCTION", "MISALIGNED_ADDRESS"}
-    | {"INVALID_ADDRESS_SPACE", "INVALID_PC", "ASSERT", "LAUNCH_TIMEOUT", "ECC_UNCORRECTABLE"}
-)
+#: Of a description of a tensor for the bulk copy engine, whose address has to be whole 64 bytes.
+MAP_BYTES: Final = 128
+_MAPPED: Final = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32"}
 
 
 @functools.cache
@@ -50,17 +49,19 @@ class Function:
 
     Attributes:
         handle: The driver's.
-        threads: Of a block.
+        block: Threads of a block, three axes.
         shared: Bytes of dynamic shared memory.
+        cluster: Blocks of a cluster.
     """
 
-    def __init__(self, handle: Any, threads: int, shared: int) -> None:
+    def __init__(self, handle: int, block: tuple[int, int, int], shared: int, cluster: int = 1) -> None:
         self.handle = handle
-        self.threads = threads
+        self.block = block
         self.shared = shared
+        self.cluster = cluster
 
 
-class Device:
+class Device(Losable):
     """A GPU.
 
     Attributes:
@@ -69,24 +70,15 @@ class Device:
         architecture: 90 for compute capability 9.0.
         processors: Multiprocessors.
         shared: Bytes of shared memory that a block may use.
+        space: The name of its memory.
     """
 
     def __init__(self, ordinal: int) -> None:
+        super().__init__(ordinal)
         driver = bindings()
-        self.ordinal = ordinal
+        self.space = f"cuda:{ordinal}"
         self._driver = driver
-        try:
-            (status,) = driver.cuInit(0)
-        except Exception as error:  # the bindings raise their own error where there is no libcuda
-            raise BackendError(
-                f"there is no NVIDIA driver on this machine: {error}",
-                remedy="Install the driver, or run a container with --gpus all; `accord doctor` says more.",
-            ) from error
-        if int(status):
-            raise BackendError(
-                f"the NVIDIA driver cannot be used: {_text(status)}",
-                remedy="`nvidia-smi` must list a GPU here; `accord doctor` says more.",
-            )
+        _start(driver)
         version = self.call("cuDriverGetVersion")
         if version < OLDEST_DRIVER:
             raise BackendError(
@@ -95,13 +87,8 @@ class Device:
                 found=f"CUDA {_version(version)}",
                 remedy="Update the driver.",
             )
-        count = self.call("cuDeviceGetCount")
-        if ordinal >= count:
-            raise BackendError(
-                f"there is no GPU number {ordinal}",
-                found=f"{count} GPUs (CUDA_VISIBLE_DEVICES hides others)",
-                remedy="Ask for device='cuda'." if count else "Run it where `nvidia-smi` shows a GPU.",
-            )
+        if ordinal >= count():
+            raise no_such_device(ordinal, count())
         handle = self.call("cuDeviceGet", ordinal)
         self.name = self.call("cuDeviceGetName", 96, handle).split(b"\0")[0].decode()
         attribute = driver.CUdevice_attribute
@@ -115,15 +102,19 @@ class Device:
                 f"GPU {ordinal} ({self.name}) is too old",
                 expected=f"compute capability {OLDEST[0]}.{OLDEST[1]} or newer",
                 found=f"{capability[0]}.{capability[1]}",
+                remedy="Ask for another GPU (device='cuda:1'), or for device='cpu'.",
             )
         self.architecture = 10 * capability[0] + capability[1]
         self.processors = of("MULTIPROCESSOR_COUNT")
         self.shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
-        self._context = self.call("cuDevicePrimaryCtxRetain", handle)
-        self._lock = threading.Lock()
-        self._functions: dict[tuple[bytes, str, int], Function] = {}
-        #: Why nothing can be run any more.
-        self.lost: str | None = None
+        self._context = int(self.call("cuDevicePrimaryCtxRetain", handle))
+        # what each run calls goes straight to the driver: the bindings take longer than some of these functions
+        self._set_current = self._entry("cuCtxSetCurrent", ctypes.c_void_p)
+        self._synchronize = self._entry("cuStreamSynchronize", ctypes.c_void_p)
+        self._launch_graph = self._entry("cuGraphLaunch", ctypes.c_void_p, ctypes.c_void_p)
+        self._launch = self._entry("cuLaunchKernel", ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+        self._loading = threading.Lock()
+        self._functions: dict[tuple[bytes, str, tuple[int, int, int], int], Function] = {}
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A function of the driver; its results.
@@ -137,19 +128,39 @@ class Device:
             self._raise(status, name)
         return results[0] if len(results) == 1 else results or None
 
+    def _entry(self, name: str, *arguments: Any) -> Callable[..., int]:
+        """A function of the driver for :meth:`_checked`."""
+        address, _ = self.call("cuGetProcAddress", name.encode(), OLDEST_DRIVER, 0)
+        entry: Callable[..., int] = ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(int(address))
+        return entry
+
+    def _checked(self, status: int, name: str) -> None:
+        """See that a function of :meth:`_entry` returned no error; errors as of :meth:`call`."""
+        if status:
+            self._raise(self._driver.CUresult(status), name)
+
     def _raise(self, status: Any, name: str) -> None:
         kind = str(getattr(status, "name", status)).removeprefix("CUDA_ERROR_")
         if kind == "OUT_OF_MEMORY":
             raise MemoryError(f"the memory of GPU {self.ordinal} is full")
-        if kind in _LOST and self.lost is None:
-            self.lost = kind
-        if kind in _LOST or self.lost is not None:
-            raise ExecutionError(
-                f"GPU {self.ordinal} is lost to this process: {self.lost or kind} in a kernel",
-                remedy="A kernel read or wrote outside its memory, or ran for too long. Start the process again; "
-                "`compute-sanitizer` names the access, `accord op check` proves a user's kernel.",
-            )
+        self.note_loss(kind)
+        self.refuse_lost()
         raise ExecutionError(f"{name} failed: {_text(status)}")
+
+    def release(self, name: str, *arguments: Any) -> None:
+        """Give something back from a destructor: never raises, and leaves the thread's current device as it is."""
+        if self.lost is not None:
+            return
+        driver = self._driver
+        try:
+            if int(driver.cuCtxPushCurrent(self._context)[0]):
+                return
+            (status, *_) = getattr(driver, name)(*arguments)
+            driver.cuCtxPopCurrent()
+            if int(status):
+                self.note_loss(_text(status))
+        except Exception:  # noqa: BLE001  while the interpreter ends, what this needs may be gone, and memory goes anyway
+            return
 
     def enter(self) -> None:
         """Make the device current in this thread.
@@ -157,12 +168,8 @@ class Device:
         Raises:
             ExecutionError: the device was lost before.
         """
-        if self.lost is not None:
-            raise ExecutionError(
-                f"GPU {self.ordinal} is lost to this process since a kernel failed ({self.lost})",
-                remedy="Start the process again.",
-            )
-        self.call("cuCtxSetCurrent", self._context)
+        self.refuse_lost()
+        self._checked(self._set_current(self._context), "cuCtxSetCurrent")
 
     # memory
 
@@ -173,13 +180,15 @@ class Device:
             MemoryError: there is not enough.
         """
         self.enter()
-        return int(self.call("cuMemAlloc", max(nbytes, 1)))
+        try:
+            return int(self.call("cuMemAlloc", max(nbytes, 1)))
+        except MemoryError as error:
+            free, total = self.call("cuMemGetInfo")
+            raise MemoryFullError(self.space, nbytes, int(free), int(total)) from error
 
     def free(self, address: int) -> None:
         """Give memory back; nothing may run on it any more."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuMemFree", address)
+        self.release("cuMemFree", address)
 
     def pinned(self, nbytes: int) -> int:
         """The address of new memory of the host that the device copies from and to without the driver's help."""
@@ -188,15 +197,13 @@ class Device:
 
     def free_pinned(self, address: int) -> None:
         """Give memory of :meth:`pinned` back."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuMemFreeHost", address)
+        self.release("cuMemFreeHost", address)
 
-    def to_device(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+    def to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy from the host. Memory of the host that is not pinned is read before the call returns."""
         self.call("cuMemcpyHtoDAsync", target, source, nbytes, stream)
 
-    def to_host(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+    def to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Copy to the host; done when the stream is."""
         self.call("cuMemcpyDtoHAsync", target, source, nbytes, stream)
 
@@ -215,20 +222,20 @@ class Device:
 
     # streams
 
-    def stream(self) -> Any:
+    def stream(self) -> int:
         """A new stream that does not wait for the default one."""
         self.enter()
-        return self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+        return int(self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
 
-    def wait(self, stream: Any) -> None:
+    def wait(self, stream: int) -> None:
         """Until everything on the stream is done."""
-        self.call("cuStreamSynchronize", stream)
+        self._checked(self._synchronize(stream), "cuStreamSynchronize")
 
     @contextmanager
-    def capturing(self, stream: Any) -> Iterator[list[Any]]:
+    def capturing(self, stream: int) -> Iterator[list[int]]:
         """What is started on the stream inside becomes a graph, which is put into the list."""
         mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        made: list[Any] = []
+        made: list[int] = []
         self.call("cuStreamBeginCapture", stream, mode)
         try:
             yield made
@@ -236,18 +243,16 @@ class Device:
             self._driver.cuStreamEndCapture(stream)
             raise
         graph = self.call("cuStreamEndCapture", stream)
-        made.append(self.call("cuGraphInstantiate", graph, 0))
+        made.append(int(self.call("cuGraphInstantiate", graph, 0)))
         self.call("cuGraphDestroy", graph)
 
-    def replay(self, graph: Any, stream: Any) -> None:
+    def replay(self, graph: int, stream: int) -> None:
         """Start a graph."""
-        self.call("cuGraphLaunch", graph, stream)
+        self._checked(self._launch_graph(graph, stream), "cuGraphLaunch")
 
-    def forget(self, graph: Any) -> None:
+    def forget(self, graph: int) -> None:
         """Give a graph back."""
-        if self.lost is None:
-            self.enter()
-            self.call("cuGraphExecDestroy", graph)
+        self.release("cuGraphExecDestroy", graph)
 
     # events
 
@@ -256,7 +261,7 @@ class Device:
         self.enter()
         return self.call("cuEventCreate", 0)
 
-    def record(self, event: Any, stream: Any) -> None:
+    def record(self, event: Any, stream: int) -> None:
         """Put an event on a stream."""
         self.call("cuEventRecord", event, stream)
 
@@ -266,23 +271,63 @@ class Device:
 
     # kernels
 
-    def function(self, cubin: bytes, name: str, threads: int, shared: int) -> Function:
+    def function(self, cubin: bytes, name: str, block: tuple[int, int, int], shared: int, cluster: int = 1) -> Function:
         """A kernel of a cubin, loaded once."""
-        key = (cubin, name, shared)
-        with self._lock:
+        key = (cubin, name, block, shared)
+        with self._loading:
             found = self._functions.get(key)
             if found is None:
                 self.enter()
                 library = self.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
                 kernel = self.call("cuLibraryGetKernel", library, name.encode())
-                handle = self.call("cuKernelGetFunction", kernel)
+                handle = int(self.call("cuKernelGetFunction", kernel))
                 if shared > 48 << 10:  # more than every architecture gives unasked
                     most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     self.call("cuFuncSetAttribute", handle, most, shared)
-                found = self._functions[key] = Function(handle, threads, shared)
+                found = self._functions[key] = Function(handle, block, shared, cluster)
             return found
 
-    def launch(self, function: Function, grid: Sequence[int], parameters: int, stream: Any) -> None:
+    def write_map(
+        self,
+        target: int,
+        address: int,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        swizzle: int,
+    ) -> None:
+        """Write the 128 bytes with which the bulk copy engine walks a tensor.
+
+        Args:
+            target: Where, in the host's memory.
+            address: Of the tensor, whole 16 bytes.
+            dtype: Of elements: f16, bf16 or f32.
+            shape: From the outermost axis.
+            strides: In bytes, of all axes but the last.
+            box: What is copied at once.
+            swizzle: How it lies in shared memory, as the driver numbers it.
+        """
+        cu = bindings()
+        numbers = [
+            [kind(n) for n in reversed(of)]
+            for kind, of in ((cu.cuuint64_t, shape), (cu.cuuint64_t, strides), (cu.cuuint32_t, box))
+        ]
+        made = self.call(
+            "cuTensorMapEncodeTiled",
+            getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAPPED[dtype]}"),
+            len(shape),
+            address,
+            *numbers,
+            [cu.cuuint32_t(1)] * len(shape),
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cu.CUtensorMapSwizzle(swizzle),
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        ctypes.memmove(target, int(made.getPtr()), MAP_BYTES)
+
+    def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:
         """Start a kernel.
 
         Args:
@@ -291,9 +336,60 @@ class Device:
             parameters: The address of an array of the addresses of its arguments.
             stream: Where.
         """
-        self.call(
-            "cuLaunchKernel", function.handle, *grid, function.threads, 1, 1, function.shared, stream, parameters, 0
+        if function.cluster > 1:
+            self._launch_clusters(function, grid, parameters, stream)
+            return
+        status = self._launch(function.handle, *grid, *function.block, function.shared, stream, parameters, None)
+        self._checked(status, "cuLaunchKernel")
+
+    def _launch_clusters(self, function: Function, grid: Sequence[int], parameters: int, stream: int) -> None:
+        driver = self._driver
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        dim = attribute.value.clusterDim
+        dim.x, dim.y, dim.z = function.cluster, 1, 1
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * function.cluster, grid[1], grid[2]
+        config.blockDimX, config.blockDimY, config.blockDimZ = function.block
+        config.sharedMemBytes, config.hStream = function.shared, stream
+        config.attrs, config.numAttrs = [attribute], 1
+        self.call("cuLaunchKernelEx", config, function.handle, parameters, 0)
+
+
+def _start(driver: Any) -> None:
+    """Have the driver ready.
+
+    Raises:
+        BackendError: there is none, or it cannot be used.
+    """
+    try:
+        (status, *_) = driver.cuInit(0)
+    except Exception as error:  # the bindings raise their own error where there is no libcuda
+        raise BackendError(
+            f"there is no NVIDIA driver on this machine: {error}",
+            remedy="Install the driver, or run a container with --gpus all; `accord doctor` says more.",
+        ) from error
+    if int(status):
+        raise BackendError(
+            f"the NVIDIA driver cannot be used: {_text(status)}",
+            remedy="`nvidia-smi` must list a GPU here; `accord doctor` says more.",
         )
+
+
+def no_such_device(ordinal: int, there: int) -> BackendError:
+    """The error for a number where there are ``there`` GPUs."""
+    if not there:
+        return BackendError(
+            "there is no GPU here",
+            found="CUDA_VISIBLE_DEVICES may hide it",
+            remedy="Run it where `nvidia-smi` shows a GPU.",
+        )
+    return BackendError(
+        f"there is no GPU number {ordinal}",
+        expected="0" if there == 1 else f"0 to {there - 1}",
+        found=f"{there} GPU{'' if there == 1 else 's'} (CUDA_VISIBLE_DEVICES may hide others)",
+        remedy="Ask for device='cuda'." if there == 1 else f"Ask for device='cuda:0' to 'cuda:{there - 1}'.",
+    )
 
 
 def _text(status: Any) -> str:
@@ -304,14 +400,59 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-@functools.cache
-def device(ordinal: int = 0) -> Device:
-    """The GPU of this number.
+_CHOSEN = threading.local()
+
+
+@contextmanager
+def chosen(ordinal: int) -> Iterator[None]:
+    """What this thread compiles and lays out inside is for the GPU of this number."""
+    before = getattr(_CHOSEN, "ordinal", 0)
+    _CHOSEN.ordinal = ordinal
+    try:
+        yield
+    finally:
+        _CHOSEN.ordinal = before
+
+
+def device(ordinal: int | None = None) -> Device:
+    """The GPU of a number; without one, that which was :func:`chosen`, else the first.
 
     Raises:
         BackendError: there is none, no driver, or one that is too old.
     """
+    return _device(getattr(_CHOSEN, "ordinal", 0) if ordinal is None else ordinal)
+
+
+@functools.cache
+def _device(ordinal: int) -> Device:
     return Device(ordinal)
+
+
+@functools.cache
+def count() -> int:
+    """GPUs that the process sees.
+
+    Raises:
+        BackendError: there is no driver.
+    """
+    driver = bindings()
+    _start(driver)
+    status, found = driver.cuDeviceGetCount()
+    return 0 if int(status) else int(found)
+
+
+def ordinal_of(address: int) -> int:
+    """The number of the GPU in whose memory an address is; 0 where the driver does not know it.
+
+    Raises:
+        BackendError: there is no driver.
+    """
+    if count() < 2:
+        return 0
+    driver = bindings()
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    status, number = driver.cuPointerGetAttribute(attribute, address)
+    return 0 if int(status) else int(number)
 
 
 class DeviceMemory(Memory):
@@ -370,8 +511,16 @@ class _DeviceBlock(Block):
         self._gpu.free(self.address)
 
 
-def argument_array(count: int) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p]]:
-    """Room for ``count`` arguments of up to 8 bytes each, and the array of their addresses."""
+def argument_array(
+    count: int, order: Sequence[int] | None = None
+) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_void_p]]:
+    """Room for ``count`` arguments of up to 8 bytes each, and the array of their addresses.
+
+    Args:
+        count: Arguments.
+        order: Numbers of the arguments in the order of the kernel's parameters; None: as they are.
+    """
     values = (ctypes.c_int64 * max(count, 1))()
     base = ctypes.addressof(values)
-    return values, (ctypes.c_void_p * max(count, 1))(*(base + 8 * i for i in range(max(count, 1))))
+    chosen_order = range(max(count, 1)) if order is None else order
+    return values, (ctypes.c_void_p * max(len(chosen_order), 1))(*(base + 8 * i for i in chosen_order))

@@ -68,9 +68,9 @@ class LateKernel(LateNode):
         return self.deciding
 
     def _backend(self) -> CudaBackend:
-        from accord.backends.cuda import backend_of
+        from accord.backends.cuda import backend
 
-        return backend_of(self.ordinal)
+        return backend.numbered(self.ordinal)
 
     def form(self, view: NodeView) -> _Form | Reason:
         """See :meth:`LateNode.form`."""

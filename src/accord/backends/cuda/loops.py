@@ -11,16 +11,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from accord.backends.cuda.code import CudaLaunch, KernelText, hints_of
 from accord.backends.cuda.loop_writer import LoopWriter
 from accord.backends.loops.nest import magnitude, merge_axes
 from accord.backends.loops.program import LoopProgram, Lowered, Operand, Output
+from accord.backends.loops.split import Buffer, Stage, can_split, parts_of, split
 from accord.backends.loops.values import Reduction, Result
 from accord.backends.protocol import Phase
 from accord.errors import CompileError
-from accord.expr.lang import Expr, topological
+from accord.expr.lang import Expr, bits, topological
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
 from accord.record import record
@@ -31,6 +33,8 @@ __all__ = ["Geometry", "LoopKernel", "Stream", "geometry", "loop_kernel", "lower
 _TILE, _LONGEST = 4096, 16384
 #: Elements of a tile without reductions; sides of one that is turned.
 _FLAT, _SIDE = 1024, 64
+#: Elements that take a program as long as a kernel more takes.
+_WORTH = 16384
 
 
 @record
@@ -249,10 +253,64 @@ def lower_loops(program: LoopProgram, sources: Sequence[int], targets: Sequence[
     Raises:
         CompileError: a place waits for a reduction.
     """
-    del scratch
     kernel, dims = loop_kernel(program)
+    cut = _cut(program, kernel, dims) if scratch >= 0 else None
+    if cut is not None:
+        return _in_stages(*split(program, *cut), sources, targets, scratch)
     launch = functools.partial(_launch, kernel, hints_of(dims))
-    return Lowered(Phase(kernel, (*sources, *targets), dims, launch), 0, kernel.may_overwrite)
+    return Lowered((Phase(kernel, (*sources, *targets), dims, launch),), 0, kernel.may_overwrite)
+
+
+def _cut(program: LoopProgram, kernel: LoopKernel, dims: Sequence[DimLike]) -> tuple[int, int] | None:
+    """The axis to cut and into how many parts, where rows are long and keep few processors busy."""
+    sizes = [d for d in dims if isinstance(d, int)]
+    if not can_split(program) or len(sizes) < len(dims) or 0 in sizes[: kernel.kept + kernel.reduced]:
+        return None
+    from accord.backends.cuda.driver import device
+
+    processors = device().processors
+    programs = geometry(kernel, sizes).grid[0]
+    extents = sizes[: kernel.kept + kernel.reduced]
+    each = math.prod(extents) // programs
+    if 2 * programs > processors or each < 2 * _WORTH:
+        return None
+    rows = _ceil(math.prod(extents[: kernel.kept]), programs)
+    found = parts_of(program, 2 * processors // programs, _ceil(_WORTH, rows))
+    if found is None or each < _WORTH * len(split(program, *found)[0]):
+        return None
+    return found
+
+
+def _in_stages(
+    stages: Sequence[Stage], buffers: Sequence[Buffer], sources: Sequence[int], targets: Sequence[int], scratch: int
+) -> Lowered:
+    """Phases for stages, whose buffers follow each other in the workspace."""
+    starts: list[int] = []
+    end = 0
+    for b in buffers:
+        starts.append(end)
+        end += -(-b.count * max(8, bits(b.dtype)) // 8 // 256) * 256
+    phases = []
+    for stage in stages:
+        kernel, dims = loop_kernel(stage.program)
+        launch = functools.partial(_launch, kernel, hints_of(dims))
+        numbers = [(n, of) for of, ns in ((sources, stage.sources), (targets, stage.targets)) for n in ns]
+        places = tuple(scratch if n < 0 else of[n] for n, of in numbers)
+        shifts = tuple(starts[~n] if n < 0 else 0 for n, _ in numbers)
+        phases.append(Phase(kernel, places, dims, functools.partial(_shifted, launch, shifts)))
+    return Lowered(tuple(phases), end, _never)
+
+
+def _shifted(
+    launch: Callable[[Sequence[int]], CudaLaunch], shifts: tuple[int, ...], sizes: Sequence[int]
+) -> CudaLaunch:
+    return replace(launch(sizes), shifts=shifts)
+
+
+def _never(output: int, number: int) -> bool:
+    """Stages read operands after others have stored outputs."""
+    del output, number
+    return False
 
 
 def _launch(kernel: LoopKernel, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:

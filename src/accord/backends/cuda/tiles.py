@@ -11,14 +11,21 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.code import CudaLaunch, KernelText, TensorMap, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
+from accord.backends.cuda.hopper_contraction import (
+    PIECES,
+    HopperContraction,
+    has_registers,
+    shares_of,
+    suits_hopper,
+)
 from accord.errors import CompileError
 from accord.expr.cost import cost_of
 from accord.expr.lang import bits
 from accord.record import record
 
-__all__ = ["Device", "Tile", "candidates", "launches", "workspace"]
+__all__ = ["Device", "Tile", "candidates", "launches", "text_of", "workspace"]
 
 
 @record
@@ -50,6 +57,9 @@ class Tile:
         splits: Parts of a sum.
         flat: All depth axes are walked as one.
         described: A and B are read through tensor descriptors, which a kernel makes in scratch memory of its own.
+        hopper: Of :class:`HopperContraction`, which has as many programs as this says and walks the tiles; 0: of the
+            Triton text.
+        turns: There each group of warps has a tile of its own.
     """
 
     m: int
@@ -61,8 +71,12 @@ class Tile:
     splits: int = 1
     flat: bool = False
     described: bool = False
+    hopper: int = 0
+    turns: bool = False
 
 
+#: Shared memory of a block on sm_90 beside its barriers.
+_HOPPER_SHARED: Final = (227 << 10) - 2048
 #: Tile of the kernel that adds parts.
 _ADDING: Final = Tile(8, 128, 16, 4, 1)
 #: Sums that a thread finishes at once, if there are more: half as many where that takes more operations than these.
@@ -94,24 +108,61 @@ def launches(
         raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
     p = kernel.problem(sizes)
     known = hints_of(sizes) if hints is None else hints
+    if tile.hopper and not suits_hopper(kernel, sizes):
+        raise CompileError("the copy engine does not take the operands of this kernel")
     values = dict(zip(kernel.names, sizes, strict=True))
     kept = [(values[n], hint) for n, hint in zip(kernel.names, known, strict=True) if n not in kernel.sized]
     sized = {n: values[n] for n in kernel.sized}
 
     def started(own: Tile, parts: int, *, needed: bool) -> CudaLaunch:
         grid = (-(-p.m // own.m) * -(-p.n // own.n) * p.batch, parts, 1)
+        maps: tuple[TensorMap, ...] = ()
+        if own.hopper:
+            text = _hopper_text(kernel, own, sizes)
+            grid, maps = (min(own.hopper, grid[0]), 1, 1), text.maps(sizes, own.k)
+            constants = _hopper_constants(text, own, p)
+        else:
+            constants = _constants(kernel, own, p, tile.splits)
         return CudaLaunch(
             tuple(n for n, _ in kept),
             math.prod(grid) if needed else 0,
             grid,
-            tuple(sized.items()) + _constants(kernel, own, p, tile.splits),
+            (*sized.items(), *constants),
             tuple(hint for _, hint in kept),
             any(abs(n) >= 1 << 31 for n in sizes),
             own.warps,
             own.stages,
+            maps=maps,
         )
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
+
+
+def text_of(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> KernelText:
+    """The text that a launch with a tile starts."""
+    return _hopper_text(kernel, tile, sizes) if tile.hopper else kernel
+
+
+def _hopper_text(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> HopperContraction:
+    steps = tile.stages * (tile.m + tile.n) * tile.k * bits(kernel.product) // 8
+    return HopperContraction.of(kernel, sizes, tile.m, tile.n, _HOPPER_SHARED - steps, turns=tile.turns)
+
+
+def _hopper_constants(text: HopperContraction, tile: Tile, p: Problem) -> tuple[tuple[str, int | bool], ...]:
+    return (
+        ("BM", text.rows),
+        ("BN", tile.n),
+        ("BK", tile.k),
+        ("STAGES", tile.stages),
+        ("GROUP", tile.group),
+        *_divisors(p),
+    )
+
+
+def _divisors(p: Problem) -> tuple[tuple[str, int], ...]:
+    """What divides sizes and strides."""
+    whole = ((name, math.gcd(size, 16)) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner)))
+    return (*whole, *((f"v{i}", width) for i, width in enumerate(p.widths)))
 
 
 def _constants(kernel: ContractionKernel, tile: Tile, p: Problem, splits: int) -> tuple[tuple[str, int | bool], ...]:
@@ -128,8 +179,7 @@ def _constants(kernel: ContractionKernel, tile: Tile, p: Problem, splits: int) -
         ("EVEN_M", p.m % tile.m == 0),
         ("EVEN_N", p.n % tile.n == 0),
         ("EVEN_K", (p.k if tile.flat else p.inner) % tile.k == 0),
-        *((name, math.gcd(size, 16)) for name, size in (("VM", p.m), ("VN", p.n), ("VK", p.inner))),
-        *((f"v{i}", width) for i, width in enumerate(p.widths)),
+        *_divisors(p),
     )
 
 
@@ -149,6 +199,8 @@ _PRODUCTS: Final = {70: 512, 80: 1024, 86: 512, 90: 2048, 100: 4096, 120: 1024}
 #: Bytes that a multiprocessor gets through the cache in a cycle; cycles that a program takes beside its steps, and
 #: a step beside its products and bytes; cycles until the second kernel of split sums has started.
 _BYTES, _BEGIN, _STEP, _LAUNCH = 40.0, 2200.0, 60.0, 3500.0
+#: Cycles until a kernel has begun; those that finishing a sum takes a thread beside its operations, and for each one.
+_START, _FINISH, _OPERATION = 2500.0, 12.0, 1.2
 #: Cycles for the descriptors of a program, and those of a step that reads through them.
 _DESCRIBING, _DESCRIBED_STEP = 1200.0, 20.0
 _SHAPES: Final = (
@@ -160,7 +212,13 @@ _SHARE: Final = {"f16": 1.0, "bf16": 1.0, "i8": 2.0, "f32": 1 / 16, "f64": 1 / 3
 
 
 def candidates(
-    kernel: ContractionKernel, sizes: Sequence[int], device: Device, most: int = 6, *, described: bool = False
+    kernel: ContractionKernel,
+    sizes: Sequence[int],
+    device: Device,
+    most: int = 6,
+    *,
+    described: bool = False,
+    three: bool = False,
 ) -> tuple[Tile, ...]:
     """Tiles for a problem, the one by rule first.
 
@@ -170,19 +228,22 @@ def candidates(
         device: What it runs on.
         most: How many.
         described: Also tiles with descriptors, for which a launch needs scratch memory.
+        three: Also tiles of three groups of warps, which were compiled and emulated, but not run on a GPU yet.
     """
     p = kernel.problem(sizes)
     if kernel.across:
         return _across(p, device)[:most]
-    ranked = sorted(
-        (_cycles(kernel, p, device, t), i, t) for i, t in enumerate(_sensible(kernel, p, device, described=described))
-    )
-    shapes: set[tuple[int, int]] = set()
+    found = [(_cycles(kernel, p, device, t), t) for t in _sensible(kernel, p, device, described=described)]
+    if device.architecture == 90 and suits_hopper(kernel, sizes):
+        found += [(_hopper_cycles(kernel, p, device, t), t) for t in _hopper_tiles(kernel, p, device, three=three)]
+    ranked = sorted((cycles, i, t) for i, (cycles, t) in enumerate(found))
+    shapes: set[tuple[int, int, int]] = set()
     first: list[Tile] = []
     others: list[Tile] = []
     for _, _, tile in ranked:  # the best of each shape, then others
-        (others if (tile.m, tile.n) in shapes else first).append(tile)
-        shapes.add((tile.m, tile.n))
+        shape = (tile.m, tile.n, tile.hopper)
+        (others if shape in shapes else first).append(tile)
+        shapes.add(shape)
     half = (most + 1) // 2
     return (*first[:half], *others[: most - half])
 
@@ -258,11 +319,65 @@ def _cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> f
         busy * (t.m + t.n) * t.k * item / _BYTES,
         latency,
     )
-    total: float = waves * (_BEGIN + _DESCRIBING * t.described + steps * a_step)
+    finish = busy * _sums(t) * _finish_cycles(kernel)
+    total: float = _START + waves * (_BEGIN + _DESCRIBING * t.described + steps * a_step + finish)
     if t.splits > 1:
         written = 8.0 * t.splits * p.batch * p.m * p.n
         total += _LAUNCH + written / (device.processors * _BYTES / 2)
     return total
+
+
+# warp groups
+
+
+#: Rows and columns of tiles that two groups of warps make together, of those that they take in turns, and of those that
+#: three make together.
+_TOGETHER: Final = (
+    (128, 64), (128, 96), (128, 128), (128, 144), (128, 192), (128, 256), (256, 64), (256, 96), (256, 128), (256, 160),
+    (256, 192),
+)  # fmt: skip
+_IN_TURNS: Final = (
+    (64, 64), (64, 96), (64, 128), (64, 192), (64, 256), (128, 64), (128, 128), (128, 160), (128, 192),
+)  # fmt: skip
+_OF_THREE: Final = ((192, 96), (192, 128), (192, 192), (192, 256))
+#: Bytes of shared memory in a cycle; cycles until a step has been copied, and until a kernel has its first one; a step
+#: takes more than the model says. Measured on one H200.
+_SHARED, _COPY, _FIRST, _MORE = 128.0, 2800.0, 3500.0, 1.12
+#: Rows of tiles that follow each other before the next columns.
+_BAND: Final = 1024
+
+
+def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device, *, three: bool) -> Iterator[Tile]:
+    item, stored = bits(kernel.product) // 8, bits(kernel.out.dtype) // 8
+    for turns, shapes in ((False, _TOGETHER + _OF_THREE * three), (True, _IN_TURNS)):
+        for m, n in shapes:
+            if (m > 64 and m >= 2 * p.m) or (n > 64 and n >= 2 * p.n) or not has_registers(kernel, m, n, turns=turns):
+                continue
+            k = 128 // item
+            pieces = PIECES * min(m * 2 if turns else m, 3 * 128) * min(n & -n, 64 // stored) * stored
+            stages = min(8, (_HOPPER_SHARED - pieces) // ((m + n) * k * item))
+            yield Tile(m, n, k, 4, stages, max(1, _BAND // m), hopper=device.processors, turns=turns)
+
+
+def _hopper_cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> float:
+    """As :func:`_cycles`: shared memory has to take each step once and to give it to the matrix units."""
+    _, rows, widths = shares_of(t.m, t.n, turns=t.turns)
+    item = bits(kernel.product) // 8
+    copied = (t.m + t.n) * t.k * item
+    read = t.m // 64 * sum(64 + width for width in widths) * t.k * item
+    busy = max(t.m * t.n * t.k / _PRODUCTS[90], (copied + read) / _SHARED)
+    # a step's memory is free again one and a half steps after it was copied
+    a_tile = -(-p.k // t.k) * max(busy * _MORE, copied / _BYTES / 1.2, _COPY / (t.stages - 1.5))
+    finish = rows * t.n / 128 * _finish_cycles(kernel)
+    rounds = -(-(-(-p.m // t.m) * -(-p.n // t.n) * p.batch) // device.processors)
+    if not t.turns:
+        return _FIRST + rounds * (a_tile + finish)
+    return _FIRST + max(rounds * a_tile, -(-rounds // 2) * (a_tile + finish)) + finish
+
+
+def _finish_cycles(kernel: ContractionKernel) -> float:
+    """What a thread takes to finish a sum."""
+    return _FINISH + _OPERATION * cost_of(kernel.expr)
 
 
 def _power(n: int) -> int:

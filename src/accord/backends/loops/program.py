@@ -25,6 +25,7 @@ from dataclasses import replace
 from accord.backends.loops.values import Reduction, Result
 from accord.backends.protocol import NativeKernel, Phase
 from accord.expr.lang import Expr, cast
+from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 from accord.record import record
@@ -173,18 +174,18 @@ class Lowered:
     """A program on a device.
 
     Attributes:
-        phase: Of the device.
+        phases: Of the device, one after the other.
         workspace: Bytes of scratch memory for each thread.
         may_overwrite: Whether an output (by number) may take the memory of a value (by number) that has the same
             strides and type.
     """
 
-    phase: Phase
+    phases: tuple[Phase, ...]
     workspace: DimLike
     may_overwrite: Callable[[int, int], bool]
 
 
-#: From a program, its sources, targets and workspace to the device's phase.
+#: From a program, its sources, targets and workspace (-1: there is none to be had) to the device's phases.
 Lower = Callable[[LoopProgram, Sequence[int], Sequence[int], int], Lowered]
 
 
@@ -194,6 +195,7 @@ def lowered(kernel: NativeKernel, lower: Lower) -> NativeKernel:
         return kernel
     phases: list[Phase] = []
     workspace = kernel.workspace
+    free = max(o for p in kernel.phases for o in p.operands) + 1 if workspace == 0 else -1
     in_place = kernel.in_place
     for phase in kernel.phases:
         program = phase.code
@@ -202,11 +204,11 @@ def lowered(kernel: NativeKernel, lower: Lower) -> NativeKernel:
             continue
         read = [i for i, v in enumerate(program.values) if isinstance(v, Operand) and v.memory]
         n, m = len(read), len(read) + len(program.outputs)
-        has_scratch = len(phase.operands) > m
-        made = lower(program, phase.operands[:n], phase.operands[n:m], phase.operands[m] if has_scratch else -1)
-        phases.append(made.phase)
-        if has_scratch and made.workspace != 0:
-            workspace = made.workspace
+        scratch = phase.operands[m] if len(phase.operands) > m else free
+        made = lower(program, phase.operands[:n], phase.operands[n:m], scratch)
+        phases.extend(made.phases)
+        if made.workspace != 0:  # phases use it one after the other
+            workspace = D.maximum(workspace, made.workspace)
         place = dict(zip(phase.operands[:n], read, strict=True))
         numbers = {i: place.get(kernel.reads.index(i)) for _, i in in_place}
         in_place = tuple((j, i) for j, i in in_place if (at := numbers[i]) is None or made.may_overwrite(j, at))

@@ -21,7 +21,7 @@ from accord.library.gpu import convolutions, detection, norms, sequences
 from accord.library.gpu import linear as products
 from accord.library.gpu import pixel_shuffle as pixels
 from accord.library.gpu import sparse_matmul as sparse
-from accord.library.gpu.launching import CLAUSES, MOVES
+from accord.library.gpu.launching import CLAUSES, MOVES, WITH_EPILOGUE
 from accord.library.grid_sample import grid_sample
 from accord.library.group_norm import group_norm
 from accord.library.layer_norm import layer_norm
@@ -41,10 +41,10 @@ channel_shuffle.triton(*channels.TRITON, **MOVES).cuda(*channels.CUDA, **MOVES)
 pixel_shuffle.triton(*pixels.SHUFFLE, **MOVES)
 pixel_unshuffle.triton(*pixels.UNSHUFFLE, **MOVES)
 
-layer_norm.triton(*norms.LAYER_NORM, **CLAUSES).cuda(*norms.LAYER_NORM_CUDA, **norms.CUDA_CLAUSES)
-rms_norm.triton(*norms.RMS_NORM, **CLAUSES)
-group_norm.triton(*norms.GROUP_NORM, **CLAUSES)
-softmax.triton(*norms.SOFTMAX, **CLAUSES)
+layer_norm.triton(*norms.LAYER_NORM, **WITH_EPILOGUE).cuda(*norms.LAYER_NORM_CUDA, **norms.CUDA_CLAUSES)
+rms_norm.triton(*norms.RMS_NORM, **WITH_EPILOGUE)
+group_norm.triton(*norms.GROUP_NORM, **WITH_EPILOGUE)
+softmax.triton(*norms.SOFTMAX, **WITH_EPILOGUE)
 
 gelu.triton(*elements.GELU, **CLAUSES)
 silu.triton(*elements.SILU, **CLAUSES)
@@ -52,7 +52,7 @@ mish.triton(*elements.MISH, **CLAUSES)
 hard_sigmoid.triton(*elements.HARD_SIGMOID, **CLAUSES)
 hard_swish.triton(*elements.HARD_SWISH, **CLAUSES)
 
-linear.triton(*products.TRITON, **CLAUSES)
+linear.triton(*products.TRITON, **WITH_EPILOGUE)
 attention.triton(*heads.ATTENTION, **CLAUSES)
 qkv_attention.triton(*heads.QKV, **heads.QKV_CLAUSES)
 alibi_attention.triton(*heads.ALIBI, **CLAUSES)
@@ -60,7 +60,7 @@ soft_cap_attention.triton(*heads.SOFT_CAP, **CLAUSES)
 sliding_window_attention.triton(*heads.SLIDING_WINDOW, **CLAUSES)
 prefix_attention.triton(*heads.PREFIX, **CLAUSES)
 
-conv2d.triton(*convolutions.CONV, **CLAUSES)
+conv2d.triton(*convolutions.CONV, **WITH_EPILOGUE)
 deform_conv2d.triton(*convolutions.DEFORM, **convolutions.DEFORM_CLAUSES)
 quantized_deform_conv2d.triton(*convolutions.DEFORM_CODES, **convolutions.QUANTIZED)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["CLAUSES", "ITEM", "MOVES", "ceildiv", "power_of_two", "row_block", "unit_bytes"]
+__all__ = ["CLAUSES", "ITEM", "MOVES", "WITH_EPILOGUE", "ceildiv", "power_of_two", "row_block", "unit_bytes"]
 
 #: Bytes of an element.
 ITEM: Final = {
@@ -23,6 +23,8 @@ CLAUSES: Final[Mapping[str, Any]] = {
     "types": {"T": ("float32", "float16", "bfloat16")},
     "execution": {"layouts": ("contiguous",)},
 }
+#: Of those that call what follows on the blocks of their result.
+WITH_EPILOGUE: Final[Mapping[str, Any]] = {**CLAUSES, "scheduling": {"epilogue": True}}
 #: Of kernels that only move bytes.
 MOVES: Final[Mapping[str, Any]] = {"execution": {"layouts": ("contiguous",)}}
 

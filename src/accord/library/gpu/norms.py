@@ -45,7 +45,7 @@ def _either(name: str, **meta: Any) -> tuple[TritonCode, ...]:
 
 
 LAYER_NORM = _either("layer_norm", CENTRED=True)
-RMS_NORM = _either("rms_norm")
+RMS_NORM = _either("layer_norm", CENTRED=False, bias=None)
 SOFTMAX = _either("softmax")
 
 

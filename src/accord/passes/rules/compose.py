@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from accord.contract.choose import Choice, call_attributes, composition_for, kernel_for
+from accord.contract.choose import Choice, call_attributes, kernel_for, kernel_of_kind
 from accord.errors import ContractError
 from accord.ir.build import Builder
 from accord.ir.expand import equivalent_of
@@ -24,7 +24,8 @@ class ComposeOperators(Rule):
     """A call of an operator → other operators, which are then optimised like any others.
 
     A user's operator becomes its composition where that is the kernel declared first for the device, or where the
-    device has no kernel for it at all. An operator of ONNX becomes its equivalent where the device has no kernel.
+    device has no kernel for it at all; what only the host can compute has none. An operator of ONNX becomes its
+    equivalent where the device has no kernel.
     """
 
     name: ClassVar[str] = "compose-operators"
@@ -41,7 +42,7 @@ class ComposeOperators(Rule):
         if not isinstance(choice, Choice) or choice.kernel.kind == "generated":
             if context.runs(node) is None:
                 return None
-            choice = composition_for(n)
+            choice = kernel_of_kind(n, "composition")
         if not isinstance(choice, Choice) or choice.kernel.kind != "composition":
             return choice if isinstance(choice, Reason) else None
         b = context.builder()

@@ -83,7 +83,7 @@ def _is_root(node: ir.Node, context: RuleContext) -> bool:
     """What may have a kernel that computes more on its result: these operators, and users' that declare it."""
     if node.domain == "" or node.domain in _COMPILED:
         return node.domain == "" and node.op_type in _ROOTS
-    choice = kernel_for(Inference(node, context.analyzer), "cpu", without=("composition",))
+    choice = kernel_for(Inference(node, context.analyzer), context.device, without=("composition",))
     return isinstance(choice, Choice) and (choice.kernel.scheduling or choice.contract.scheduling).epilogue
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = [
     "CollapseReshapes",
     "FoldReshapeTarget",
     "GatherBeforeElementwise",
+    "GatherToSlice",
     "MergeTransposes",
     "RemoveIdentity",
     "RemoveNeutralArithmetic",
@@ -335,3 +337,37 @@ class GatherBeforeElementwise(Rule):
         attributes: dict[str, Any] = dict(maker.attributes.items())
         restored = b(maker.op_type, *rows, **attributes)
         return patch_from(b, node, [restored], f"{maker.op_type} after the look-up")
+
+
+class GatherToSlice(Rule):
+    """Gather of rows that lie at equal distances, by a constant → Slice, which costs nothing where strides do."""
+
+    name: ClassVar[str] = "gather-to-slice"
+    level: ClassVar[int] = 2
+    ops: ClassVar[frozenset[tuple[str, str]]] = onnx_ops("Gather")
+
+    def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
+        """A patch with Slice, and Squeeze where the index is one number."""
+        content = context.constant(node.inputs[1])
+        shape = context.tensor(node.inputs[0]).shape
+        if content is None or shape is None or context.tensor(node.inputs[0]).is_const:
+            return None
+        axis = int(context.attr(node, "axis", 0)) % len(shape)
+        size = shape[axis]
+        if not isinstance(size, int):
+            return Reason(f"the size of axis {axis} is only known at run time")
+        if content.ndim > 1 or content.size == 0:
+            return Reason(f"the indices have {content.ndim} axes, {content.size} elements")
+        rows = [int(i) + (size if i < 0 else 0) for i in content.reshape(-1)]
+        steps = {b - a for a, b in itertools.pairwise(rows)} or {1}
+        step = steps.pop()
+        if steps or step < 1:
+            return Reason("the indices are not one step apart from each other")
+        if not 0 <= rows[0] <= rows[-1] < size:
+            return Reason(f"the indices {rows[0]} to {rows[-1]} are not all within {size}")
+        b = context.builder()
+        bounds = [b.ints(n) for n in (rows[0], rows[-1] + 1, axis, step)]
+        y = b("Slice", node.inputs[0], *bounds)
+        if content.ndim == 0:
+            y = b("Squeeze", y, b.ints(axis))
+        return patch_from(b, node, [y], f"rows {rows[0]} to {rows[-1]} of axis {axis}")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from accord.backends.cpu.declared import DeclaredHostKernel, library_kernel, memory_of
+from accord.backends.cpu.declared import DeclaredHostKernel, library_kernel
 from accord.backends.cpu.families.table import GENERATORS, TABLE
-from accord.backends.loops.group import DECLARED, MEMBERS
+from accord.backends.declared import arrangement_of, memory_of
 from accord.backends.loops.groups import arrange_alone, select_alone
-from accord.backends.loops.members.elementwise import elementwise
 from accord.backends.protocol import Arrangement, Kernel
 from accord.backends.view import NodeView
 from accord.contract.choose import Choice, kernel_for
 from accord.ir.reason import Reason
 
 __all__ = ["arrange_declared", "select_declared", "takes_epilogue"]
-
-MEMBERS[DECLARED] = elementwise
 
 
 def select_declared(view: NodeView) -> Kernel | Reason | None:
@@ -65,5 +62,4 @@ def arrange_declared(view: NodeView) -> Arrangement | None:
         arranger = TABLE.arranger(view.node.domain, view.node.op_type)
         strided = "strided" in memory_of(choice).layouts
         return Arrangement(strided=strided) if arranger is None else arranger(view)
-    memory = memory_of(choice)
-    return Arrangement(strided="strided" in memory.layouts and memory.alignment == 1)
+    return arrangement_of(memory_of(choice))

@@ -13,7 +13,7 @@ from accord.backends.cuda.code import CudaLaunch, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Factor, Window, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
-from accord.backends.cuda.tiles import Device, Tile, candidates, launches, workspace
+from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.backends.epilogue import Extra, accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
 from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
@@ -111,7 +111,8 @@ def native(
         scratch = workspace(kernel, tile, known)
     operands = (*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras)
     hints = hints_of(dims)
-    phases = [Phase(kernel, operands, dims, functools.partial(_start, kernel, tile, hints, 0))]
+    code = text_of(kernel, tile, known) if tile is not None else kernel
+    phases = [Phase(code, operands, dims, functools.partial(_start, kernel, tile, hints, 0))]
     if scratch:
         phases.append(Phase(kernel.parts, operands, dims, functools.partial(_start, kernel, tile, hints, 1)))
     return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)
@@ -134,11 +135,10 @@ def _start(
     if tile is None:
         if not _count(kernel, sizes):
             return CudaLaunch((), 0)
-        tile = next(t for t in candidates(kernel, sizes, _device(), 64) if t.splits == 1)
+        tile = next(t for t in candidates(kernel, sizes, _device(), 64) if t.splits == 1 and not t.hopper)
     return launches(kernel, tile, sizes, hints)[which]
 
 
-@functools.cache
 def _device() -> Device:
     from accord.backends.cuda.driver import device
 

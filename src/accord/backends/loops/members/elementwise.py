@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accord.backends.loops.group import EXACT, Group, Term, wide
+from accord.backends.loops.group import DECLARED, EXACT, MEMBERS, Group, Term, wide
 from accord.backends.loops.groups import member
 from accord.backends.loops.space import cut, unify
 from accord.backends.loops.table import known
@@ -40,6 +40,9 @@ def elementwise(group: Group, view: NodeView) -> Reason | None:
     if expr is None:
         return Reason(f"{op} of these dtypes or attributes has no expression")
     return group.define(view, 0, expr, axes)
+
+
+MEMBERS[DECLARED] = elementwise
 
 
 def _lowered(view: NodeView, terms: list[Term | None], dtype: str) -> Expr | None:

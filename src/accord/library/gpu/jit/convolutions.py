@@ -29,9 +29,9 @@ def _pixels(N, OH, OW, BLOCK_P: tl.constexpr):
 
 @triton.jit
 def conv2d(
-    x, weight, bias, output, N, C, H, W, M, OH, OW, stride, padding, dilation, groups, PER: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    x, weight, bias, output, N, C, H, W, M, OH, OW, stride, padding, dilation, groups, epilogue: tl.constexpr, extras,
+    PER: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Implicit GEMM; a program makes ``BLOCK_M`` channels of a group at ``BLOCK_P`` pixels of all images."""
     group, m, own = _channels(M, groups, BLOCK_M)
@@ -56,14 +56,17 @@ def conv2d(
     if bias is not None:
         total += tl.load(bias + channel, mask=m < own, other=0).to(tl.float32)[:, None]
     total = activated(total, ACTIVATION)
-    target = output + image[None, :] * M * OH * OW + channel[:, None].to(tl.int64) * OH * OW + place[None, :]
-    tl.store(target, total.to(output.dtype.element_ty), mask=(m < own)[:, None] & real[None, :])
+    there = (m < own)[:, None] & real[None, :]
+    target = image[None, :] * M * OH * OW + channel[:, None].to(tl.int64) * OH * OW + place[None, :]
+    if epilogue is not None:
+        total = epilogue(total, target, there, extras)
+    tl.store(output + target, total.to(output.dtype.element_ty), mask=there)
 
 
 @triton.jit
 def depthwise_conv2d(
-    x, weight, bias, output, H, W, M, OH, OW, stride, padding, dilation, MULTIPLE: tl.constexpr, KH: tl.constexpr,
-    KW: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr,
+    x, weight, bias, output, H, W, M, OH, OW, stride, padding, dilation, epilogue: tl.constexpr, extras,
+    MULTIPLE: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """Groups of one channel: a program makes ``BLOCK_P`` pixels of one channel of an image."""
     plane = tl.program_id(0)  # of the result
@@ -80,8 +83,10 @@ def depthwise_conv2d(
     if bias is not None:
         total += tl.load(bias + channel).to(tl.float32)
     total = activated(total, ACTIVATION)
-    target = output + plane.to(tl.int64) * OH * OW + p
-    tl.store(target, total.to(output.dtype.element_ty), mask=p < OH * OW)
+    target = plane.to(tl.int64) * OH * OW + p
+    if epilogue is not None:
+        total = epilogue(total, target, p < OH * OW, extras)
+    tl.store(output + target, total.to(output.dtype.element_ty), mask=p < OH * OW)
 
 
 @triton.jit

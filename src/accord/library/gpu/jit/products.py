@@ -24,7 +24,6 @@ def _linear(
     weight,
     bias,
     residual,
-    output,
     M,
     N,
     K,
@@ -61,7 +60,7 @@ def _linear(
     inside = (row < M)[:, None] & (column < N)[None, :]
     if residual is not None:
         total += tl.load(residual + at, mask=inside, other=0).to(tl.float32)
-    tl.store(output + at, total.to(output.dtype.element_ty), mask=inside)
+    return total, at, inside
 
 
 @triton.jit
@@ -74,6 +73,8 @@ def linear(
     lead,
     N,
     K,
+    epilogue: tl.constexpr,
+    extras,
     ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -83,9 +84,12 @@ def linear(
     GROUP: tl.constexpr,
 ):
     """``activation(x @ weight.T + bias) + residual``."""
-    _linear(
-        x, weight, bias, residual, output, lead, N, K, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, GROUP
+    total, at, inside = _linear(
+        x, weight, bias, residual, lead, N, K, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, GROUP
     )
+    if epilogue is not None:
+        total = epilogue(total, at, inside, extras)
+    tl.store(output + at, total.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -107,4 +111,7 @@ def projection(
 ):
     """``x @ weight.T + bias`` into scratch memory."""
     result = workspace.to(tl.pointer_type(x.dtype.element_ty), bitcast=True)
-    _linear(x, weight, bias, None, result, ROWS, P, M, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, GROUP)
+    total, at, inside = _linear(
+        x, weight, bias, None, ROWS, P, M, ACTIVATION, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, PRECISION, GROUP
+    )
+    tl.store(result + at, total.to(result.dtype.element_ty), mask=inside)

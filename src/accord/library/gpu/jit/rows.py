@@ -22,7 +22,20 @@ def _scaled(z, weight, bias, at, inside):
 
 
 @triton.jit
-def layer_norm(x, weight, bias, output, lead, D, eps, CENTRED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def layer_norm(
+    x,
+    weight,
+    bias,
+    output,
+    lead,
+    D,
+    eps,
+    epilogue: tl.constexpr,
+    extras,
+    CENTRED: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """LayerNorm, or RMSNorm where nothing is centred, of rows of up to ``BLOCK`` elements."""
     at = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -32,17 +45,15 @@ def layer_norm(x, weight, bias, output, lead, D, eps, CENTRED: tl.constexpr, ROW
         z = tl.where(inside, z - (tl.sum(z, 1) / D)[:, None], 0.0)
     z = z * (1.0 / tl.sqrt_rn(tl.sum(z * z, 1) / D + eps))[:, None]
     z = _scaled(z, weight, bias, at, at < D)
+    if epilogue is not None:
+        z = epilogue(z, row * D + at, inside, extras)
     tl.store(output + row * D + at, z.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def rms_norm(x, weight, output, lead, D, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """RMSNorm of rows of up to ``BLOCK`` elements."""
-    layer_norm(x, weight, None, output, lead, D, eps, False, ROWS, BLOCK)
-
-
-@triton.jit
-def layer_norm_long(x, weight, bias, output, D, eps, CENTRED: tl.constexpr, BLOCK: tl.constexpr):
+def layer_norm_long(
+    x, weight, bias, output, D, eps, epilogue: tl.constexpr, extras, CENTRED: tl.constexpr, BLOCK: tl.constexpr
+):
     """As :func:`layer_norm`, of rows of any length."""
     row = tl.program_id(0).to(tl.int64) * D
     at = tl.arange(0, BLOCK)
@@ -64,13 +75,9 @@ def layer_norm_long(x, weight, bias, output, D, eps, CENTRED: tl.constexpr, BLOC
         inside = start + at < D
         z = tl.load(x + row + start + at, mask=inside, other=0).to(tl.float32)
         z = _scaled((z - mean) * scale, weight, bias, start + at, inside)
+        if epilogue is not None:
+            z = epilogue(z, row + start + at, inside, extras)
         tl.store(output + row + start + at, z.to(output.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def rms_norm_long(x, weight, output, D, eps, BLOCK: tl.constexpr):
-    """RMSNorm of rows of any length."""
-    layer_norm_long(x, weight, None, output, D, eps, False, BLOCK)
 
 
 @triton.jit
@@ -82,6 +89,8 @@ def group_norm(
     C,
     groups,
     eps,
+    epilogue: tl.constexpr,
+    extras,
     PLANE: tl.constexpr,
     LENGTH: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -107,11 +116,13 @@ def group_norm(
         inside = start + at < LENGTH
         z = tl.load(x + first + start + at, mask=inside, other=0).to(tl.float32)
         z = _scaled((z - mean) * scale, weight, bias, channel + (start + at) // PLANE, inside)
+        if epilogue is not None:
+            z = epilogue(z, first + start + at, inside, extras)
         tl.store(output + first + start + at, z.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def softmax(x, output, lead, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def softmax(x, output, lead, D, epilogue: tl.constexpr, extras, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Softmax of rows of up to ``BLOCK`` elements; NaN where all of a row is minus infinity."""
     at = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -120,11 +131,13 @@ def softmax(x, output, lead, D, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     peak = tl.max(z, 1)
     e = tl.exp(z - tl.where(peak == float("-inf"), 0.0, peak)[:, None])
     e = e / tl.sum(e, 1)[:, None]
+    if epilogue is not None:
+        e = epilogue(e, row * D + at, inside, extras)
     tl.store(output + row * D + at, e.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def softmax_long(x, output, D, BLOCK: tl.constexpr):
+def softmax_long(x, output, D, epilogue: tl.constexpr, extras, BLOCK: tl.constexpr):
     """As :func:`softmax`, of rows of any length: maximum and sum in one pass (Milakov and Gimelshein, 2018)."""
     row = tl.program_id(0).to(tl.int64) * D
     at = tl.arange(0, BLOCK)
@@ -142,4 +155,7 @@ def softmax_long(x, output, D, BLOCK: tl.constexpr):
     for start in range(0, D, BLOCK):
         inside = start + at < D
         z = tl.load(x + row + start + at, mask=inside, other=float("-inf")).to(tl.float32)
-        tl.store(output + row + start + at, (tl.exp(z - top) / whole).to(output.dtype.element_ty), mask=inside)
+        e = tl.exp(z - top) / whole
+        if epilogue is not None:
+            e = epilogue(e, row + start + at, inside, extras)
+        tl.store(output + row + start + at, e.to(output.dtype.element_ty), mask=inside)

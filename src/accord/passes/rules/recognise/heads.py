@@ -71,7 +71,7 @@ class PackAttentionHeads(Rule):
             return None
         views = Views(context)
         parts: list[Heads] = []
-        packed: list[ir.Value] = []
+        packed: list[Point] = []
         scale = 1.0
         for i, value in enumerate(node.inputs[:3]):
             chain = None if value is None else views.back(value, scaled=i < 2)
@@ -79,20 +79,23 @@ class PackAttentionHeads(Rule):
                 return None
             batch, heads, length, size = views.axes(chain.last)
             part = Heads(chain, batch, heads, length, size)
-            point = views.find(chain, views.axes(part.packed))
+            point = _operand(views, chain, views.axes(part.packed))
             if point is None:
                 return Reason(
                     f"'{value.name if value is not None else '?'}' is no view with the heads on its last axis"
                 )
             parts.append(part)
-            packed.append(point.value)
+            packed.append(point)
             scale *= chain.last.scale / point.scale
         q, k, v = parts
         if not isinstance(q.count, int) or not isinstance(k.count, int):
             return Reason("the number of heads is only known at run time")
         out = views.ahead(Point(node.outputs[0], views.axes((q.batch, q.heads, q.length, v.size)), 1.0))
-        result = views.find(out, views.axes((q.batch, q.length, (*q.heads, *v.size))))
-        if result is None:
+        joined = views.axes((q.batch, q.length, (*q.heads, *v.size)))
+        exact = views.find(out, joined)
+        order = [f for axis in joined for f in axis]  # a Reshape brings to any axes what has its elements in order
+        result = exact or next((p for p in out.points if [f for a in views.axes(p) for f in a] == order), None)
+        if result is None or (len(node.outputs) > 1 and result is not exact):
             return Reason("the result is not brought to (batch, length, heads * size)")
         attributes: dict[str, Any] = dict(node.attributes)
         attributes.update(q_num_heads=q.count, kv_num_heads=k.count)
@@ -102,9 +105,35 @@ class PackAttentionHeads(Rule):
                 return Reason("the scale is not known or not positive")
             attributes["scale"] = own * scale
         b = context.builder()
-        outputs = b.multi("Attention", len(node.outputs), *packed, *node.inputs[3:], **attributes)
-        replace = {result.value: outputs[0], **dict(zip(node.outputs[1:], outputs[1:], strict=True))}
-        return Patch(replace, tuple(b.nodes), anchor=_anchor(node, result, replace), note=f"{q.count} heads")
+        operands = [views.build(b, p, views.axes(part.packed)) for p, part in zip(packed, parts, strict=True)]
+        values = [None if p is None else p.value for p in operands]
+        outputs = b.multi("Attention", len(node.outputs), *values, *node.inputs[3:], **attributes)
+        moved = views.build(b, Point(outputs[0], joined, 1.0), views.axes(result))
+        if None in operands or moved is None:
+            return Reason("a shape cannot be stated as a constant")
+        replace = {result.value: moved.value, **dict(zip(node.outputs[1:], outputs[1:], strict=True))}
+        anchor = _anchor(node, result, replace)
+        return Patch(replace, tuple(b.nodes), tuple(b.constants), anchor=anchor, note=f"{q.count} heads")
+
+
+def _operand(views: Views, chain: Chain, want: Axes) -> Point | None:
+    """The first point with the axes ``want``, or else the first that is brought to them where it lies.
+
+    That is so if no axis has to be joined of several, and the last, whose elements are read together, stays the last.
+    """
+    exact = views.find(chain, want)
+    return exact if exact is not None else next((p for p in chain.points if _lies(views.axes(p), want)), None)
+
+
+def _lies(axes: Axes, want: Axes) -> bool:
+    def within(wanted: tuple[Factor, ...], axis: tuple[Factor, ...]) -> bool:
+        return any(axis[i : i + len(wanted)] == wanted for i in range(len(axis)))
+
+    if not axes or axes[-1][-len(want[-1]) :] != want[-1]:
+        return False
+    return {f for a in axes for f in a} == {f for a in want for f in a} and all(
+        len(w) < 2 or any(within(w, a) for a in axes) for w in want
+    )
 
 
 def _scale(node: ir.Node, q: Heads, context: RuleContext) -> float | None:

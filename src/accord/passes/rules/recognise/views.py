@@ -279,6 +279,20 @@ class Views:
 
     def build(self, b: Builder, start: Point, want: Axes) -> Point | None:
         """A value with the axes ``want``, regrouped from ``start``; None if a shape cannot be stated."""
+        steps = self.steps(start, want)
+        if steps is None:
+            return None
+        value = start.value
+        for op, numbers in steps:
+            value = b("Transpose", value, perm=numbers) if op == "Transpose" else b("Reshape", value, b.ints(*numbers))
+        return Point(value, want, start.scale)
+
+    def steps(self, start: Point, want: Axes) -> list[tuple[str, list[int]]] | None:
+        """The Reshapes (with their targets) and Transposes (with their permutations) from ``start`` to ``want``.
+
+        Returns:
+            None if a shape on the way cannot be stated.
+        """
         axes = self.axes(start)
         factors = [f for a in axes for f in a]
         wanted = [f for a in want for f in a]
@@ -286,17 +300,16 @@ class Views:
             return None
         # Where the order changes, there is one axis for each factor in between.
         apart, moved = tuple((f,) for f in factors), tuple((f,) for f in wanted)
-        steps = [(axes, want)] if factors == wanted else [(axes, apart), (moved, want)]
-        targets = [_target(before, after) if before != after else None for before, after in steps]
-        if any(t is None and before != after for t, (before, after) in zip(targets, steps, strict=True)):
-            return None
-        value = start.value
-        for i, target in enumerate(targets):
+        found: list[tuple[str, list[int]]] = []
+        for i, (before, after) in enumerate([(axes, want)] if factors == wanted else [(axes, apart), (moved, want)]):
             if i == 1:
-                value = b("Transpose", value, perm=[factors.index(f) for f in wanted])
-            if target is not None:
-                value = b("Reshape", value, b.ints(*target))
-        return Point(value, want, start.scale)
+                found.append(("Transpose", [factors.index(f) for f in wanted]))
+            if before != after:
+                target = _target(before, after)
+                if target is None:
+                    return None
+                found.append(("Reshape", target))
+        return found
 
 
 def _target(axes: Axes, want: Axes) -> list[int] | None:

@@ -9,9 +9,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from builders import model, node
+
 F = np.float32
 DTYPES = {"float32": F, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "int8": np.int8}
 FLOATS = ("float32", "float16", "bfloat16")
+
+
+#: Relative to the greatest magnitude of an output: a few roundings of what is stored, or of long sums in float32.
+CLOSE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2, "int8": 0}
 
 
 class Draw:
@@ -330,3 +336,38 @@ def calls(operator: str, dtype: str) -> Iterator[Call]:
         if isinstance(first, tuple):  # of a sequence; a cell sees one step
             inputs = [draw(*(first if operator == "lstm" else first[1:])), *inputs[1:]]  # noqa: PLW2901
         yield inputs, attributes
+
+
+def wanted(operator, inputs, attributes):
+    with np.errstate(all="ignore"):
+        result = operator(*inputs, **attributes)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def agree(out, exact, close, what):
+    if exact.dtype.kind in "iu":
+        np.testing.assert_array_equal(out, exact, what)
+        return
+    a, b = out.astype(np.float64), exact.astype(np.float64)
+    top = np.abs(b[np.isfinite(b)]).max(initial=1e-3)
+    np.testing.assert_allclose(a, b, rtol=close, atol=close * top, err_msg=what)
+
+
+def of_one(contract, inputs, attributes, *, symbolic, count):
+    """A model of one node called "one", and its feed; sizes of its inputs are known, or symbols of their own."""
+    names = [None if x is None else f"x{i}" for i, x in enumerate(inputs)]
+    while names and names[-1] is None:
+        names.pop()
+    shapes = {
+        n: (x.dtype, [f"{n}_{a}" for a in range(x.ndim)] if symbolic else list(x.shape))
+        for n, x in zip(names, inputs, strict=False)
+        if n is not None
+    }
+    outputs = [f"y{j}" for j in range(count)]
+    one = node(contract.semantic.name, [n or "" for n in names], outputs, domain="accord", name="one", **attributes)
+    return model([one], shapes, outputs, domains={"accord": 1}), {n: inputs[int(n[1:])] for n in shapes}
+
+
+def steps(m):
+    """Backend and kernel of each step that is no copy."""
+    return [(s.placement.backend, s.kernel.name) for s in m.plan.steps if not s.kernel.name.startswith("copy")]

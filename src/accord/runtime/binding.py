@@ -1,0 +1,29 @@
+"""What is found out once for runs on the same memory of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from accord.backends.memory import DeviceArray, Memory
+from accord.record import record
+
+__all__ = ["Binding"]
+
+
+@record
+class Binding:
+    """A run that reads and writes no memory of the host but that of its own.
+
+    Attributes:
+        key: Of the frame.
+        env: Values of symbols.
+        arrays: Where inputs and outputs are, by root slot. Nothing here keeps that memory alive.
+        outputs: The outputs among them, in order.
+        memories: Those that inputs are in.
+    """
+
+    key: tuple[int, ...]
+    env: dict[str, int]
+    arrays: Mapping[int, DeviceArray]
+    outputs: tuple[DeviceArray, ...]
+    memories: tuple[Memory, ...]

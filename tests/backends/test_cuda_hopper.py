@@ -1,0 +1,282 @@
+"""Contractions for Hopper's warp groups: their text on NumPy with a thread for each group, and compiled."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
+
+from contraction_harness import Tensor, evaluated, product
+from gluon_harness import Descriptor, Pointer, run_gluon
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from accord.backends.cuda import program
+from accord.backends.cuda.code import Binary, TensorMap, Variant, binary_of
+from accord.backends.cuda.contraction import Factor, contraction_kernel
+from accord.backends.cuda.convolution import Convolution
+from accord.backends.cuda.hopper_contraction import HopperContraction, suits_hopper
+from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of
+from accord.backends.epilogue import Extra
+from accord.errors import CompileError, ExecutionError
+from accord.expr.lang import call, cast, const, operand
+from accord.ir.strides import Access
+from accord.kernels.architectures import ARCHITECTURES
+
+H200 = Device(90, 227 << 10, 132)
+FEW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+#: Relative to the sum of magnitudes, by what is stored.
+NEAR = {"f16": 1e-3, "bf16": 1e-2, "f32": 1e-6}
+
+
+def run(kernel, sizes, tile, tensors, seed=0):
+    """Run the text; ``tensors`` are in the order of its pointers."""
+    text, launch = text_of(kernel, tile, sizes), launches(kernel, tile, sizes)[0]
+    assert isinstance(text, HopperContraction)
+    written = text.text()
+    heading = re.search(rf"def {text.symbol}\((.*)\):", written)
+    assert heading is not None
+    names = re.findall(r"\w+_map(?=[,)])", heading[1])
+    memories = [t.memory.view(np.int8) if t.memory.dtype == bool else t.memory for t in tensors]
+    values = dict(zip([f"p{i}" for i in range(len(tensors))], memories, strict=True))
+    for name, m in zip(names, launch.maps, strict=True):
+        values[name] = Descriptor(Pointer(memories[m.operand], m.offset), m.shape, m.strides, m.block)
+    values |= {"work": np.zeros(1, np.float32)} | dict(launch.constants)
+    values |= zip(kernel.integers, launch.params, strict=True)
+    run_gluon(text.symbol, written, values, launch.grid[0], seed)
+
+
+def agrees(out, expected, size):
+    error = np.abs(out.values.astype(np.float64) - expected)
+    assert np.isfinite(error).all()
+    assert (error <= NEAR[out.dtype] * (size + np.abs(expected) + 1)).all(), error.max()
+
+
+#: Rows of a block, columns, elements of a step, steps in flight, blocks; taken in turns.
+tiles = st.builds(
+    lambda m, n, k, stages, blocks, group, turns: Tile(
+        m * (1 if turns else 2), n, k, stages=stages, group=group, hopper=blocks, turns=turns
+    ),
+    st.sampled_from([16, 32]), st.sampled_from([16, 32, 48, 80]), st.sampled_from([16, 32]), st.integers(2, 4),
+    st.integers(1, 4), st.sampled_from([1, 2]), st.booleans(),
+)  # fmt: skip
+
+
+@given(
+    shape=st.tuples(*[st.sampled_from([1, 3, 16, 40, 57])] * 2), depth=st.sampled_from([8, 24, 40, 50]),
+    batch=st.sampled_from([(), (1,), (3,), (2, 2)]), dtype=st.sampled_from(["f16", "bf16"]),
+    stored=st.sampled_from(["f16", "f32", "bf16"]), tile=tiles, seed=st.integers(0, 2**32 - 1), data=st.data(),
+)  # fmt: skip
+@FEW
+def test_products(shape, depth, batch, dtype, stored, tile, seed, data):
+    """Either order of A, B and the result in memory, a batch that repeats, sizes that no tile divides, any extras."""
+    rng = np.random.default_rng(seed)
+    (m, n), k, b = shape, depth, len(batch)
+    groups = (batch, (m,), (n,), (k,))
+
+    def tensor(dtype, *sizes, repeated=(), whole=False):
+        inner = data.draw(st.sampled_from([i for i in (0, 1) if sizes[i] % 8 == 0] or [1] if whole else [0, 1]))
+        return Tensor(rng, dtype, (*batch, *sizes), repeated, [*range(b), b + 1 - inner, b + inner])
+
+    repeated = tuple(range(b)) if data.draw(st.booleans()) else ()
+    a, w = tensor(dtype, m, k, repeated=repeated, whole=True), tensor(dtype, k, n, whole=True)
+    out = tensor(stored, m, n)
+    beside = [tensor("f16", m, n, repeated=r) for r in data.draw(st.lists(st.sampled_from(
+        [(), (b,), (b + 1,), tuple(range(b + 1)), tuple(range(b + 2))]), max_size=2))]  # fmt: skip
+    total = operand(0, "f32")
+    for i in range(len(beside)):
+        total = total + cast(operand(1 + i, "f16"), "f32") * const(2.0, "f32")
+    kernel, dims = contraction_kernel(
+        *groups, Factor(dtype, a.access), Factor(dtype, w.access), out.access, cast(total, stored),
+        [Extra("f16", x.access) for x in beside],
+    )  # fmt: skip
+    numbers = evaluated(dims)
+    if not suits_hopper(kernel, numbers):
+        assert depth % 8 or 1 in shape
+        with pytest.raises(CompileError, match="copy engine"):
+            launches(kernel, tile, numbers)
+        return
+    before = out.memory.copy()
+    run(kernel, numbers, tile, [a, w, *beside, out], seed)
+    expected = product(a.values, w.values, groups) + 2 * sum(x.values.astype(np.float64) for x in beside)
+    size = product(*(np.abs(x.values.astype(np.float64)) for x in (a, w)), groups)
+    agrees(out, expected, size)
+    written = np.zeros(before.shape, bool)
+    np.lib.stride_tricks.as_strided(written[out.access.offset :], out.shape, out.access.strides)[...] = True
+    np.testing.assert_array_equal(out.memory[~written], before[~written])
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_epilogues(turns):
+    """Gelu of what a bias makes of sums, and a residual; and a condition as a result."""
+    rng, (m, n, k) = np.random.default_rng(1), (70, 96, 40)
+    a, w = (Tensor(rng, "f16", s, order=(0, 1)) for s in ((m, k), (k, n)))
+    bias, residual = Tensor(rng, "f16", (m, n), repeated=(0,)), Tensor(rng, "f16", (m, n), order=(0, 1))
+    x = operand(0, "f32") + cast(operand(1, "f16"), "f32")
+    extras = [Extra("f16", bias.access), Extra("f16", residual.access)]
+    gelu = cast(call("gelu_erf", x) + cast(operand(2, "f16"), "f32"), "f16")
+    larger = call("gt", x, cast(operand(2, "f16"), "f32"), dtype="bool")
+    tile = Tile(32 if turns else 64, 48, 16, stages=3, hopper=3, turns=turns)
+    wide = product(a.values, w.values, ((), (m,), (n,), (k,))) + bias.values
+    for expr in (gelu, larger):
+        out = Tensor(rng, expr.dtype, (m, n), order=(0, 1))
+        kernel, dims = contraction_kernel(
+            (), (m,), (n,), (k,), Factor("f16", a.access), Factor("f16", w.access), out.access, expr, extras
+        )
+        run(kernel, evaluated(dims), tile, [a, w, bias, residual, out])
+        if expr.dtype == "bool":
+            unsure = np.abs(wide - residual.values) < 1e-4
+            assert ((out.values == (wide > residual.values)) | unsure).all()
+            continue
+        expected = wide * 0.5 * (1 + np.vectorize(math.erf)(wide / math.sqrt(2))) + residual.values
+        np.testing.assert_allclose(out.values.astype(np.float64), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_convolutions_of_one_tap_are_contractions_of_pixels():
+    rng, (images, c, size, m) = np.random.default_rng(1), (2, 24, 6, 40)
+    order = (0, 2, 3, 1)
+    x, out = (Tensor(rng, "f16", (images, n, size, size), order=order) for n in (c, m))
+    w = Tensor(rng, "f16", (m, c, 1, 1), order=(2, 3, 1, 0))
+    made = Convolution(images, 1, c, m, (size, size), (size, size), (1, 1), (1, 1), (1, 1), (0, 0))
+    kernel, dims = made.kernel(
+        Factor("f16", x.access), Factor("f16", w.access), out.access, cast(operand(0, "f32"), "f16")
+    )
+    run(kernel, evaluated(dims), Tile(64, 32, 16, stages=2, hopper=2), [x, w, out])
+    expected = np.einsum("ncyx,mc->nmyx", x.values.astype(np.float64), w.values[:, :, 0, 0].astype(np.float64))
+    np.testing.assert_allclose(out.values.astype(np.float64), expected, rtol=2e-3, atol=4e-3)
+
+
+def linear(m, n, k, kind=""):
+    """Row-major, with weights as they are stored."""
+    total, extras = operand(0, "f32") + cast(operand(1, "f16"), "f32"), [Extra("f16", Access((0, 1)))]
+    if kind == "gelu":
+        total = call("gelu_erf", total)
+    if kind == "residual":
+        total, extras = total + cast(operand(2, "f16"), "f32"), [*extras, Extra("f16", Access((n, 1)))]
+    kernel, dims = contraction_kernel(
+        (), (m,), (n,), (k,), Factor("f16", Access((k, 1))), Factor("f16", Access((1, k))), Access((n, 1)),
+        cast(total, "f16"), extras,
+    )  # fmt: skip
+    return kernel, evaluated(dims)
+
+
+PROBLEMS = {
+    "one wave": linear(4096, 768, 3072, "residual"),
+    "gelu": linear(6304, 3072, 768, "gelu"),
+    "large": linear(8192, 8192, 8192),
+    "few rows": linear(1024, 768, 768),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_best_tiles_compile_without_spills(name):
+    kernel, sizes = PROBLEMS[name]
+    found = [t for t in candidates(kernel, sizes, H200, 12, three=True) if t.hopper]
+    assert found
+    for tile in found[:3]:
+        launch = launches(kernel, tile, sizes)[0]
+        made = binary_of(Variant.of(text_of(kernel, tile, sizes), launch, aligned=True), 90)
+        assert made.spills == 0, tile
+        assert made.threads == (512 if tile.m % 3 == 0 else 384)
+        assert made.shared <= ARCHITECTURES["sm_90"].shared
+        assert len(made.maps) == len(launch.maps)
+
+
+def test_three_groups():
+    rng, (m, n, k) = np.random.default_rng(1), (100, 80, 40)
+    a, w, out = (Tensor(rng, "f16", s, order=(0, 1)) for s in ((m, k), (k, n), (m, n)))
+    kernel, dims = contraction_kernel(
+        (), (m,), (n,), (k,), Factor("f16", a.access), Factor("f16", w.access), out.access,
+        cast(operand(0, "f32"), "f16"),
+    )  # fmt: skip
+    run(kernel, evaluated(dims), Tile(48, 48, 16, stages=3, group=1, hopper=3), [a, w, out])
+    groups = ((), (m,), (n,), (k,))
+    agrees(out, product(a.values, w.values, groups), product(abs(a.values), abs(w.values), groups))
+    kernel, sizes = PROBLEMS["gelu"]
+    assert not any(t.m % 3 == 0 for t in candidates(kernel, sizes, H200, 64))
+    assert any(t.m % 3 == 0 for t in candidates(kernel, sizes, H200, 64, three=True))
+
+
+def test_where_it_is_not_used():
+    kernel, sizes = PROBLEMS["large"]
+    assert not any(t.hopper for t in candidates(kernel, sizes, Device(100, 227 << 10, 148), 64))
+    for m, n, k in ((64, 64, 100), (64, 64, 4)):  # rows of A are no whole 16 bytes
+        kernel, sizes = linear(m, n, k)
+        assert not suits_hopper(kernel, sizes)
+        assert not any(t.hopper for t in candidates(kernel, sizes, H200, 64))
+    a, b = (Factor("f32", Access((64, 1))) for _ in range(2))
+    kernel, dims = contraction_kernel((), (64,), (64,), (64,), a, b, Access((64, 1)), operand(0, "f32"))
+    assert not suits_hopper(kernel, evaluated(dims))
+
+
+def test_a_symbol_names_one_text():
+    texts: dict[str, str] = {}
+    count = 0
+    for kernel, sizes in PROBLEMS.values():
+        for tile in (t for t in candidates(kernel, sizes, H200, 64) if t.hopper):
+            text = text_of(kernel, tile, sizes)
+            assert texts.setdefault(text.symbol, text.text()) == text.text()
+            count += 1
+    assert 4 < len(texts) <= count
+
+
+class Recorder:
+    """A device that notes which tensor maps are written, and where arguments of launches are."""
+
+    architecture = 90
+
+    def __init__(self):
+        self.maps, self.started = [], []
+
+    def write_map(self, target, address, *described):
+        assert target % 64 == 0
+        self.maps.append((target, address, *described))
+
+    def function(self, cubin, name, block, shared, cluster):
+        return name
+
+    def launch(self, function, grid, parameters, stream):
+        self.started.append((grid, parameters))
+
+
+def test_the_host_describes_operands(monkeypatch):
+    """A description is written once for each address, and is an argument with its shape and strides behind it."""
+    kernel, sizes = PROBLEMS["one wave"]
+    tile = next(t for t in candidates(kernel, sizes, H200, 12) if t.hopper)
+    launch, text = launches(kernel, tile, sizes)[0], text_of(kernel, tile, sizes)
+    boxes = tuple((3, (m.block[0], 64)) for m in launch.maps)
+    binary = Binary(b"", "name", 384, 1024, 2, 0, 168, 0, maps=boxes)
+    monkeypatch.setattr(program, "binary_of", lambda variant, target: binary)
+    gpu, table = Recorder(), np.array([1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 0], np.int64)
+    one = program._Kernel(gpu, text, launch, table, 0)
+    one.start(0)
+    one.start(0)
+    a, *others = gpu.maps
+    assert a[1:] == (1 << 20, "f16", (4096, 3072), [6144], (64, 64), 3)
+    assert [m[1] for m in others] == [2 << 20] * (len(others) - 1) + [5 << 20]
+    table[0] += 4096
+    one.start(0)
+    assert [m[1] for m in gpu.maps[len(others) + 1 :]] == [(1 << 20) + 4096]
+    count = len(table) + sum(1 + 2 * len(m.shape) for m in launch.maps)
+    cells = (ctypes.c_void_p * count).from_address(gpu.started[0][1])
+    values = [ctypes.c_int64.from_address(c).value for c in cells[len(table) + 1 : len(table) + 5]]
+    assert cells[len(table)] == a[0]
+    assert values == [4096, 3072, 3072, 1]
+    assert [grid for grid, _ in gpu.started] == [launch.grid] * 3
+    table[0] += 2
+    with pytest.raises(ExecutionError, match="multiple of 16 bytes"):
+        one.start(0)
+
+
+def test_maps_are_types_that_gluon_knows():
+    assert TensorMap(0, 0, "bf16", (8, 64), (64, 1), (8, 32)).type == (
+        "tensordesc<bf16[8, 32],NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank=2, "
+        "transposed=False, fp4_padded=False, cga_layout=[])>"
+    )
+    assert "swizzle_byte_width=128" in TensorMap(0, 0, "f32", (1, 8, 64), (1, 64, 1), (1, 8, 96)).type
+    assert "swizzle_byte_width=0" in TensorMap(0, 0, "f16", (4, 64), (64, 1), (4, 64)).type
