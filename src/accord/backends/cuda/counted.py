@@ -55,7 +55,7 @@ class CountedKernel(HostKernel):
     portable = True
 
     def __reduce__(self) -> tuple[object, ...]:
-        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}  # type: ignore[arg-type]
+        kept = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
         return functools.partial(type(self), **kept), ()
 
     @property
