@@ -354,3 +354,34 @@ def test_suppression(gpu, sizes, limit, overlap, least, center, seed):
         feeds["l"] = np.array([least], F)
     names = [n if n in feeds else "" for n in ("b", "s", "n", "o", "l")]
     check(node("NonMaxSuppression", names, ["y"], center_point_box=int(center)), feeds, seed=seed)
+
+
+@SETTINGS
+@given(
+    st.sampled_from(["ScatterElements", "ScatterND"]),
+    st.sampled_from(["add", "mul", "max", "min"]),
+    st.sampled_from(["float32", "float16", "float64", "int8", "int64"]),
+    SEEDS,
+)
+def test_updates_that_meet(gpu, op, reduction, dtype, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-3, 4, (3, 4, 2)).astype(dtype)
+    if op == "ScatterElements":
+        axis = int(rng.integers(3))
+        i = rng.integers(-x.shape[axis], x.shape[axis], [int(rng.integers(1, d + 1)) for d in x.shape])
+        attributes, shape = {"axis": axis}, i.shape
+    else:
+        depth = int(rng.integers(1, 3))
+        i = rng.integers(-3, 3, (2, 3, depth))
+        attributes, shape = {}, (2, 3, *x.shape[depth:])
+    feeds = {"x": x, "i": i, "u": rng.integers(-3, 4, shape).astype(dtype)}
+    check(node(op, list(feeds), ["y"], reduction=reduction, **attributes), feeds, seed=seed, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("reduction", ["mul", "add"])
+def test_an_update_outside_is_refused(gpu, reduction):
+    op = node("ScatterElements", ["x", "i", "u"], ["y"], reduction=reduction)
+    feeds = {"x": np.ones(3, F), "i": np.array([1, 3]), "u": np.ones(2, F)}
+    compiled = accord.load(model([op], {n: (a.dtype, a.shape) for n, a in feeds.items()}, ["y"]), device="cuda")
+    with pytest.raises(ExecutionError, match="outside"):
+        compiled(feeds)
