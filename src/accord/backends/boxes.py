@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from accord.backends.loops.table import known
 from accord.expr.lang import Expr, operand
 from accord.expr.primitives import gt, max_, min_, select
+from accord.ir.reason import Reason
 
-__all__ = ["corners", "overlaps"]
+if TYPE_CHECKING:
+    from accord.backends.view import NodeView
+
+__all__ = ["corners", "overlaps", "refusal_of_boxes"]
 
 
 def corners(*, center: bool) -> list[Expr]:
@@ -27,3 +33,14 @@ def overlaps(x: Sequence[Expr]) -> Expr:
     shared = height * width
     union = x[4] + x[9] - shared
     return gt(union, 0.0) & gt(shared / select(gt(union, 0.0), union, 1.0), x[10])
+
+
+def refusal_of_boxes(view: NodeView) -> Reason | None:
+    """Why boxes and scores of a NonMaxSuppression are none that kernels are generated for."""
+    for i, what in enumerate(("the boxes", "the scores")):
+        found = known(view.tensor(i), what)
+        if isinstance(found, Reason):
+            return found
+        if found[1] != "f32" or len(found[0]) != 3:
+            return Reason(f"{what} are no float32 tensor of rank 3")
+    return None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from accord.backends.products import operands_of
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
@@ -50,8 +51,12 @@ def combs(taps: int, step: int, dilation: int, pad: int) -> list[Comb]:
     return found
 
 
-def combs_of(view: NodeView, x: Shape, w: Shape, most: int) -> list[list[Comb]] | Reason:
-    """The combs of each axis of a ConvTranspose, from shapes of image and weights; at most ``most`` of all axes."""
+def combs_of(view: NodeView, most: int) -> tuple[Shape, Shape, str, list[list[Comb]]] | Reason:
+    """Shapes of image and weights of a ConvTranspose, their type, and the combs of each axis; ``most`` of all axes."""
+    found = operands_of(view, 2)
+    if isinstance(found, Reason):
+        return found
+    (x, w), dtype = found
     out = view.output().shape
     axes = len(x) - 2
     if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
@@ -65,7 +70,7 @@ def combs_of(view: NodeView, x: Shape, w: Shape, most: int) -> list[list[Comb]] 
     pads = _pads(view, x[2:], out[2:], taps, steps, dilations)
     if not D.is_known(pads):
         return Reason(f"the padding depends on sizes: {', '.join(str(p) for p in pads)}")
-    return [combs(*axis) for axis in zip(taps, steps, dilations, map(int, pads), strict=True)]
+    return x, w, dtype, [combs(*axis) for axis in zip(taps, steps, dilations, map(int, pads), strict=True)]
 
 
 def _pads(

@@ -277,15 +277,12 @@ def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[lis
 @selects("ConvTranspose", epilogue=True)
 def conv_transpose(view: NodeView) -> Kernel | Reason:
     """Transposed convolution over one to three spatial axes: an ordinary one for each comb of output pixels."""
-    found = operands_of(view, 2)
-    if isinstance(found, Reason):
-        return found
-    (x, w), dtype = found
-    asked, out = combs_of(view, x, w, _MAX_COMBS), view.output().shape
+    asked, out = combs_of(view, _MAX_COMBS), view.output().shape
     if isinstance(asked, Reason):
         return asked
     assert out is not None
-    constant, steps = view.tensor(1).is_const, asked[-1][0].step
+    x, w, dtype, combs = asked
+    constant, steps = view.tensor(1).is_const, combs[-1][0].step
     epilogue, reads = with_bias(view, dtype, out)
     extras = [Image(e.dtype, e.access) for e in epilogue.extras]
     constants: dict[int, Constant] = {}
@@ -298,7 +295,7 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
         tuple(int(str(d)) for d in w),
         x[2:],
         out[2:],
-        asked,
+        combs,
         Image(dtype, view.access(0)),
         extras,
         Image(epilogue.expr.dtype, view.output_access()),

@@ -243,19 +243,16 @@ arranges("ConvTranspose")(images_with_channels_last)
 @selects("ConvTranspose", epilogue=True)
 def conv_transpose(view: NodeView) -> Kernel | Reason:
     """Transposed convolution over one to three spatial axes: a contraction for each comb of output pixels."""
-    found = operands_of(view, 2)
-    if isinstance(found, Reason):
-        return found
-    (x, w), dtype = found
-    asked, out = combs_of(view, x, w, _COMBS), view.output().shape
+    asked, out = combs_of(view, _COMBS), view.output().shape
     if isinstance(asked, Reason):
         return asked
     assert out is not None
+    x, w, dtype, combs = asked
     groups = int(view.attr("group", 1))
     epilogue, reads = with_bias(view, dtype, out)
     expr = with_sum(epilogue.expr, accumulator(dtype))
     made = []
-    for chosen in itertools.product(*asked):
+    for chosen in itertools.product(*combs):
         counts = tuple(D.ceildiv(d - c.first, c.step) for d, c in zip(out[2:], chosen, strict=True))
         channels, columns = D.floordiv(x[1], groups), w[1]
         try:

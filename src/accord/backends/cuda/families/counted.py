@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from accord.backends.boxes import refusal_of_boxes
 from accord.backends.cuda.counted import NonZeroKernel
 from accord.backends.cuda.families.table import selects
 from accord.backends.cuda.suppression import SuppressionKernel
@@ -23,10 +24,6 @@ def non_zero(view: NodeView) -> Kernel | Reason:
 @selects("NonMaxSuppression")
 def non_max_suppression(view: NodeView) -> Kernel | Reason:
     """The best box of a class again and again, each time without those that it overlaps."""
-    for i, what in enumerate(("the boxes", "the scores")):
-        found = known(view.tensor(i), what)
-        if isinstance(found, Reason):
-            return found
-        if found[1] != "f32" or len(found[0]) != 3:
-            return Reason(f"{what} are no float32 tensor of rank 3")
-    return SuppressionKernel("non max suppression", center=bool(view.attr("center_point_box", 0)))
+    return refusal_of_boxes(view) or SuppressionKernel(
+        "non max suppression", center=bool(view.attr("center_point_box", 0))
+    )

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from accord.backends.cuda.families.table import any_strides, arranges, selects
 from accord.backends.epilogue import substitute
 from accord.backends.loops.program import Lookup, LoopProgram, Operand, Output, program_phase
-from accord.backends.loops.table import known, output_operands
+from accord.backends.loops.table import output_operands
 from accord.backends.loops.values import Reduction, Result
-from accord.backends.ordering import order_key
+from accord.backends.ordering import order_key, top_k_of
 from accord.backends.protocol import Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.expr.lang import Expr, bits, cast, const, operand
@@ -130,17 +130,11 @@ arranges("TopK")(any_strides)
 @selects("TopK")
 def top_k(view: NodeView) -> Kernel | Reason:
     """The k greatest or smallest elements of each line, in order whether that is asked for or not."""
-    x = known(view.tensor(0), "the input")
-    if isinstance(x, Reason):
-        return x
-    shape, dtype = x
-    if not shape:
-        return Reason("a scalar has no axis")
-    axis = view.axis(int(view.attr("axis", -1)), len(shape))
-    out = view.output(0).shape or view.output(1).shape
-    if out is None:
-        return Reason("the rank is not known")
-    length, count = shape[axis], out[axis]
+    asked = top_k_of(view)
+    if isinstance(asked, Reason):
+        return asked
+    shape, dtype, axis, count = asked
+    length = shape[axis]
     if isinstance(length, int) and isinstance(count, int) and count > length:
         return Reason(f"{count} of {length} elements are wanted")
     rows = tuple(d for a, d in enumerate(shape) if a != axis)
