@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from triton_harness import NUMPY, function_of, memory
 
-from accord.backends.cuda.code import Binary, Variant, binary_of
+from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of, exact_hints
 from accord.backends.cuda.contraction import ContractionKernel
+from accord.backends.cuda.packing import PackKernel, pack_launch
 from accord.backends.cuda.tiles import Tile, launches, text_of, workspace
 from accord.ir import dims as D
 from accord.ir.strides import Access
@@ -61,13 +62,25 @@ def run(folder: Path, kernel: ContractionKernel, sizes: list[int], tile: Tile, t
     pointers = [*(memory(t.memory) for t in tensors), memory(parts.view(NUMPY[kernel.pointers[-1]]))]
     calls = []
     for part, launch in zip((kernel, kernel.parts), launches(kernel, tile, sizes), strict=True):
-        function = function_of(folder, kernel.symbol, kernel.text(), part.symbol)
-        given = iter([*pointers, *launch.params])
-        constants = dict(launch.constants)
-        arguments = {n: constants[n] if n in constants else next(given) for n in function.arg_names}
         if launch.tasks:
-            calls.append((function, arguments, launch.grid))
+            calls.append(called(folder, kernel, part.symbol, launch, pointers))
     interpret_elsewhere(calls, [*(t.memory for t in tensors), parts], kernel.symbol)
+
+
+def called(folder: Path, kernel: KernelText, entry: str, launch: CudaLaunch, pointers: list[Any]) -> tuple[Any, ...]:
+    """A function of a kernel's module, its arguments, and its programs."""
+    function = function_of(folder, kernel.symbol, kernel.text(), entry)
+    given = iter([*pointers, *launch.params])
+    constants = dict(launch.constants)
+    return function, {n: constants[n] if n in constants else next(given) for n in function.arg_names}, launch.grid
+
+
+def pack(folder: Path, kernel: PackKernel, sizes: list[int], image: Tensor, packed: Tensor) -> None:
+    """Pack an image."""
+    launch = pack_launch(kernel, exact_hints(sizes), sizes)
+    if launch.tasks:
+        call = called(folder, kernel, kernel.symbol, launch, [memory(image.memory), memory(packed.memory)])
+        interpret_elsewhere([call], [image.memory, packed.memory], kernel.symbol)
 
 
 def compiled(kernel: ContractionKernel, sizes: list[int], tile: Tile, architecture: int) -> list[Binary]:

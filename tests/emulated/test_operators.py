@@ -71,6 +71,23 @@ def test_convolution_with_what_follows(gpu, groups):
     check(nodes, {"x": (F, ["n", 8, 9, 7])}, constants=constants, sizes={"n": 2})
 
 
+@pytest.mark.parametrize(("images", "channels", "taps"), [("n", 3, (5, 7)), (2, 1, (5, 7)), (2, 7, (16, 30))])
+def test_images_of_few_channels_are_packed(gpu, images, channels, taps):
+    """Also where sums are long, and split: their parts lie behind the packed images."""
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["a"], pads=[3, 3, 3, 3], strides=[2, 2], dilations=[2, 1]),
+        node("Relu", ["a"], ["y"]),
+    ]
+    rng = np.random.default_rng(1)
+    constants = {
+        "w": (rng.standard_normal((8, channels, *taps)) / 32).astype(np.float16),
+        "b": rng.standard_normal(8).astype(np.float16),
+    }
+    check(nodes, {"x": (np.float16, [images, channels, 36, 35])}, constants=constants, tolerance=4e-3, sizes={"n": 3})
+    assert any(name.startswith("pack_") for name in gpu.started)
+    assert any(name.endswith("_parts") for name in gpu.started) == (channels == 7)
+
+
 def test_one_matrix_for_a_batch_is_one_product(gpu):
     nodes = [node("MatMul", ["x", "w"], ["y"])]
     check(nodes, {"x": (F, [7, 1, 16])}, constants={"w": np.ones((16, 8), F)})

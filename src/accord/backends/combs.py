@@ -70,7 +70,7 @@ def combs_of(view: NodeView, most: int) -> tuple[Shape, Shape, str, list[list[Co
     pads = _pads(view, x[2:], out[2:], taps, steps, dilations)
     if not D.is_known(pads):
         return Reason(f"the padding depends on sizes: {', '.join(str(p) for p in pads)}")
-    return x, w, dtype, [combs(*axis) for axis in zip(taps, steps, dilations, map(int, pads), strict=True)]
+    return x, tuple(w), dtype, [combs(*axis) for axis in zip(taps, steps, dilations, map(int, pads), strict=True)]
 
 
 def _pads(

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,11 +37,13 @@ __all__ = [
     "Variant",
     "binary_from",
     "binary_of",
+    "exact_hints",
     "function_of",
     "hints_of",
 ]
 
 _KIND: Final = "cuda"
+_EXACT: Final = "="
 #: Element types of expressions as Triton names those behind a pointer.
 POINTERS: Final = {
     "f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "f64": "*fp64", "bool": "*i8",
@@ -161,6 +163,37 @@ class CudaLaunch(Launch):
     order: tuple[int, ...] = ()
     block: tuple[int, int, int] = (0, 1, 1)
     dynamic: int = 0
+
+    @staticmethod
+    def of(
+        names: Sequence[str],
+        sizes: Sequence[int],
+        hints: Sequence[str],
+        grid: tuple[int, int, int],
+        constants: Mapping[str, int | bool],
+        *,
+        wide: bool,
+        warps: int = 4,
+        stages: int = 2,
+    ) -> CudaLaunch:
+        """A launch in which integers that are always the same are compiled in.
+
+        Args:
+            names: Of the kernel's integers.
+            sizes: Their values.
+            hints: Of each, see :func:`exact_hints`.
+            grid: Programs.
+            constants: Further compile-time parameters.
+            wide: Integers have 64 bits.
+            warps: Of a program.
+            stages: Of software pipelines.
+        """
+        known = {n: v for n, v, hint in zip(names, sizes, hints, strict=True) if hint == _EXACT}
+        given = [(v, hint) for n, v, hint in zip(names, sizes, hints, strict=True) if n not in known]
+        return CudaLaunch(
+            tuple(v for v, _ in given), math.prod(grid), grid, (*known.items(), *constants.items()),
+            tuple(hint for _, hint in given), wide, warps, stages,
+        )  # fmt: skip
 
 
 @record
@@ -402,6 +435,11 @@ def _own_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="accord-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def exact_hints(sizes: Sequence[DimLike]) -> tuple[str, ...]:
+    """As :func:`hints_of`, and "=" of what is always the same number, for :meth:`CudaLaunch.of`."""
+    return tuple(_EXACT if isinstance(d, int) else hint for d, hint in zip(sizes, hints_of(sizes), strict=True))
 
 
 def hints_of(sizes: Sequence[DimLike]) -> tuple[str, ...]:

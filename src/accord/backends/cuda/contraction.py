@@ -30,6 +30,7 @@ from accord.backends.epilogue import Extra
 from accord.backends.loops.nest import merge_axes
 from accord.errors import CompileError
 from accord.expr.lang import Expr, bits, operand
+from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 from accord.record import record
@@ -38,6 +39,7 @@ __all__ = [
     "BATCH",
     "COLUMNS",
     "DEPTH",
+    "MOST_BITS",
     "ROWS",
     "ContractionKernel",
     "Factor",
@@ -51,6 +53,8 @@ __all__ = [
     "contraction_kernel",
 ]
 
+#: Taps that have bits in a word.
+MOST_BITS: Final = 30
 #: Groups of axes.
 BATCH, ROWS, COLUMNS, DEPTH = range(4)
 _Share = tuple[int, int, int]
@@ -150,10 +154,17 @@ class FactorPattern:
 
 @record
 class WindowPattern:
-    """Numbers of a row axis and of a depth axis; -1: an axis of size 1."""
+    """A window as a kernel knows it.
+
+    Attributes:
+        row: Number of the row axis; -1: an axis of size 1.
+        depth: Likewise of the depth axis.
+        few: Its taps have bits in a word.
+    """
 
     row: int
     depth: int
+    few: bool
 
 
 @record
@@ -170,6 +181,7 @@ class ContractionKernel(KernelText):
         windows: See :class:`Window`.
         precision: Of products of float32: "ieee", "tf32", "tf32x3".
         across: Batch axes are among the column axes, A has columns too, and elements are multiplied one by one.
+        tail: Last elements of the last depth axis that do not count: they can be read, but may be anything in A.
     """
 
     axes: tuple[int, int, int, int]
@@ -181,12 +193,14 @@ class ContractionKernel(KernelText):
     windows: tuple[WindowPattern, ...]
     precision: str
     across: bool = False
+    tail: int = 0
 
     @property
     def symbol(self) -> str:
         """Name by content."""
         exprs = [e.key for e in (self.a.expr, self.b.expr, self.expr)]
         text = f"{self.axes};{self.patterns};{len(self.a.extras)};{exprs};{self.windows};{self.precision};{self.across}"
+        text += f";{self.tail}" if self.tail else ""
         return f"contraction_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property
@@ -241,7 +255,7 @@ class ContractionKernel(KernelText):
     @property
     def describable(self) -> bool:
         """Whether A and B may be read through tensor descriptors: matrices with neighbours along one of their axes."""
-        plain = not self.across and not self.windows and self.axes[3] == 1
+        plain = not self.across and not self.windows and not self.tail and self.axes[3] == 1
         return plain and all({f.own.kinds[1], f.own.kinds[2]} == {"1", "s"} for f in (self.a, self.b))
 
     def text(self) -> str:
@@ -328,6 +342,7 @@ def contraction_kernel(
     precision: str = "ieee",
     *,
     across: bool = False,
+    tail: int = 0,
 ) -> tuple[ContractionKernel, tuple[DimLike, ...]]:
     """The kernel for a contraction, and the integers that its launch needs, in the order of its ``names``.
 
@@ -344,6 +359,7 @@ def contraction_kernel(
         windows: Where A's elements count; at most one for each axis.
         precision: How float32 is multiplied: "ieee", "tf32" or "tf32x3".
         across: For small products of a large batch: elements are multiplied one by one, not matrices.
+        tail: Last elements of the last depth axis that do not count; see :class:`ContractionKernel`.
 
     Raises:
         CompileError: types are not multiplied, or do not agree.
@@ -366,6 +382,8 @@ def contraction_kernel(
         groups = ((), rows, (*batch, *columns), depth)
     shares = _shares(len(a.extras), len(b.extras), len(extras), across=across)
     windowed = {ROWS: [w.row for w in windows], DEPTH: [w.depth for w in windows]}
+    if tail:  # the last axis stays one
+        windowed[DEPTH].append(len(depth) - 1)
     sizes: list[Shape] = []
     places: dict[int, list[int]] = {}
     for group, own in enumerate(groups):
@@ -390,9 +408,13 @@ def contraction_kernel(
         tuple(patterns[second:-1]),
         patterns[-1],
         expr,
-        tuple(WindowPattern(r, d) for r, d in zip(places[ROWS], places[DEPTH], strict=True)),
+        tuple(
+            WindowPattern(row, at, D.proves_le(depth[w.depth], MOST_BITS))
+            for w, row, at in zip(windows, places[ROWS], places[DEPTH], strict=not tail)
+        ),
         precision,
         across,
+        tail,
     )
     limits = [x for w in windows for x in (w.step, w.dilation, w.pad, w.size)]
     return kernel, (*itertools.chain(*sizes), *limits, *numbers)

@@ -10,7 +10,7 @@ Names: ``c0 ...`` coordinates along the axes, ``m n k which`` positions in the g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final
@@ -19,6 +19,7 @@ from accord.backends.cuda.contraction import (
     BATCH,
     COLUMNS,
     DEPTH,
+    MOST_BITS,
     ROWS,
     ContractionKernel,
     FactorPattern,
@@ -253,8 +254,10 @@ class Writer:
                 stride = self.inner(i)
                 if stride:
                     self.emit(f"d{i} = " + ("step" if stride == "1" else f"step.to(tl.int64) * {stride}"))
+                self.emit(f"a{i} = p{i} + ({self.within(i, flat=False)})")
         if described:
             self.describe()
+        kept = {} if flat else self.kept_rows()
         self.emit("begin = 0 if SPLITS == 1 else total * tl.program_id(1) // SPLITS")
         self.emit("end = total if SPLITS == 1 else total * (tl.program_id(1) + 1) // SPLITS")
         with self.indented("for number in range(begin, end):"):
@@ -267,10 +270,14 @@ class Writer:
                         self.emit(f"d{i} = {' + '.join(terms)}")
             else:
                 self.scalars(last, owners)
-            self.emit("a_in = m_in[:, None] & k_in[None, :]")
+            rows = [f"(taps{w} & (1 << c{axis}) != 0)" for w, axis in kept.items()] or ["m_in"]
+            self.emit(f"a_in = ({' & '.join(rows)})[:, None] & k_in[None, :]")
             self.emit("b_in = k_in[:, None] & n_in[None, :]")
-            self.windows("a_in", lambda axis: self.step_taps(axis, flat=flat))
+            self.windows("a_in", lambda axis: self.step_taps(axis, flat=flat), kept)
             a = self.factor(self.k.a, 0, lambda i: self.read(i, "a_in", flat=flat, described=described), "a_in")
+            if self.k.tail:
+                place = f"k % {last}" if flat else "start + step"
+                a = self.named(f"tl.where(({place} < {last} - {self.k.tail})[None, :], {a}, 0).to({a}.dtype)")
             b = self.factor(self.k.b, 1, lambda i: self.read(i, "b_in", flat=flat, described=described), "b_in")
             precision = f', input_precision="{self.k.precision}"' if self.k.product == "f32" else ""
             acc = TYPES[accumulator(self.k.product)]
@@ -338,14 +345,32 @@ class Writer:
         within = " + ".join(f"({part}){_SIDE[g]}" for part, (g, _) in zip(parts, groups, strict=True))
         return self.loaded(i, f"p{i} + ({base}) + ({within})", mask)
 
-    def windows(self, mask: str, tap: Callable[[int], tuple[str, str]]) -> None:
+    def kept_rows(self) -> dict[int, int]:
+        """Of windows whose tap is a scalar in each step, for each row the taps that count, as bits: window → axis."""
+        kept = {}
+        for w, window in enumerate(self.k.windows):
+            if not window.few or window.depth < 0 or window.depth == len(self.axes[DEPTH]) - 1:
+                continue
+            kept[w] = self.axes[DEPTH][window.depth]
+            row = f"c{self.axes[ROWS][window.row]}" if window.row >= 0 else "m * 0"
+            self.emit(f"y{w} = {row} * w{w}_step - w{w}_pad")
+            for name, end in (("high", f"w{w}_size - y{w}"), ("low", f"0 - y{w}")):  # taps before an end
+                taps = f"tl.cdiv(tl.maximum({end}, 0), w{w}_dilation)"
+                self.emit(f"{name} = (1 << tl.minimum({taps}, {MOST_BITS})) - 1")
+            self.emit(f"taps{w} = tl.where(m_in, high & ~low, 0)")
+        return kept
+
+    def windows(self, mask: str, tap: Callable[[int], tuple[str, str]], done: Container[int] = ()) -> None:
         """Take from ``mask`` the elements of A that do not count.
 
         Args:
             mask: Its name.
             tap: The numbers along a depth axis, and how they are spread over a tile.
+            done: Windows that it knows already.
         """
         for w, window in enumerate(self.k.windows):
+            if w in done:
+                continue
             at = f"tl.zeros([1, 1], tl.int32) - w{w}_pad"
             if window.row >= 0:
                 at = f"(c{self.axes[ROWS][window.row]} * w{w}_step - w{w}_pad)[:, None]"
@@ -396,11 +421,14 @@ class Writer:
 
     def step(self, i: int, mask: str, *, flat: bool) -> str:
         """The name of a step of a tensor that is read through pointers."""
+        if flat:
+            return self.loaded(i, f"p{i} + ({self.within(i, flat=True)})", mask)
+        return self.loaded(i, f"a{i}" if self.repeats(i, DEPTH) else f"a{i} + f{i}", mask)
+
+    def within(self, i: int, *, flat: bool) -> str:
+        """Where the elements of a step are; if not ``flat``, but for what is the same for all of them."""
         left = self.shares[i] == (BATCH, ROWS, DEPTH)
         group, sides = (ROWS, ("[:, None]", "[None, :]")) if left else (COLUMNS, ("[None, :]", "[:, None]"))
-        base = [f"b{i}"]
-        if not flat and not self.repeats(i, DEPTH):
-            base.append(f"f{i}")
         parts = []
         if not self.repeats(i, group):
             parts.append(f"r{i}_{group}{sides[0]}")
@@ -410,7 +438,7 @@ class Writer:
         if len(parts) < 2:
             shape = "[BM, BK]" if left else "[BK, BN]"
             within = f"tl.broadcast_to({within}, {shape})" if parts else f"tl.zeros({shape}, tl.int32)"
-        return self.loaded(i, f"p{i} + ({' + '.join(base)}) + ({within})", mask)
+        return f"b{i} + ({within})"
 
     def loaded(self, i: int, at: str, mask: str) -> str:
         """The name of what is read of a tensor where ``mask`` is true, which is 0 elsewhere."""

@@ -78,9 +78,9 @@ class Convolution:
             (*self.taps, self.channels),
             _moved(x, self._image),
             _moved(weights, self._weights),
-            self._result(out),
+            self.of_result(out),
             expr,
-            [Extra(e.dtype, self._result(e.access)) for e in extras],
+            [Extra(e.dtype, self.of_result(e.access)) for e in extras],
             self._windows(),
             precision,
             across=self.across,
@@ -116,7 +116,8 @@ class Convolution:
         output, channel, *taps = access.strides
         return Access((output * self.columns, *taps, channel, output), access.offset)
 
-    def _result(self, access: Access) -> Access:
+    def of_result(self, access: Access) -> Access:
+        """An access over images, channels and spatial axes as one over groups, rows and columns."""
         image, channel, *space = access.strides
         return Access((channel * self.columns, image, *space, channel), access.offset)
 

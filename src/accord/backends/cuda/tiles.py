@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from accord.backends.cuda.code import CudaLaunch, KernelText, TensorMap, hints_of
+from accord.backends.cuda.code import CudaLaunch, KernelText, TensorMap, exact_hints, hints_of
 from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
 from accord.backends.cuda.hopper_contraction import (
     PIECES,
@@ -96,7 +97,7 @@ def launches(
         kernel: The kernel.
         tile: How it is cut.
         sizes: Values of the kernel's ``names``.
-        hints: What is known of these for all sizes, see :class:`CudaLaunch`; None: they are always the same.
+        hints: What is known of these for all sizes, see :func:`exact_hints`; None: they are always the same.
 
     Raises:
         CompileError: the tile is not for this kernel: it splits sums that are made across, or has descriptors where
@@ -107,12 +108,19 @@ def launches(
     if kernel.across and tile.splits > 1:
         raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
     p = kernel.problem(sizes)
-    known = hints_of(sizes) if hints is None else hints
-    if tile.hopper and not suits_hopper(kernel, sizes):
-        raise CompileError("the copy engine does not take the operands of this kernel")
+    known = exact_hints(sizes) if hints is None else tuple(hints)
+    if tile.hopper:
+        if not suits_hopper(kernel, sizes):
+            raise CompileError("the copy engine does not take the operands of this kernel")
+        known = hints_of(sizes)  # its sizes are those of the tensor maps
     values = dict(zip(kernel.names, sizes, strict=True))
-    kept = [(values[n], hint) for n, hint in zip(kernel.names, known, strict=True) if n not in kernel.sized]
-    sized = {n: values[n] for n in kernel.sized}
+    # a constant offset would be added in each step, after all else
+    kept = [
+        (n, values[n], "" if n[0] == "o" and values[n] else hint)
+        for n, hint in zip(kernel.names, known, strict=True)
+        if n not in kernel.sized
+    ]
+    names, numbers, own_hints = zip(*kept, strict=True)
 
     def started(own: Tile, parts: int, *, needed: bool) -> CudaLaunch:
         grid = (-(-p.m // own.m) * -(-p.n // own.n) * p.batch, parts, 1)
@@ -123,17 +131,17 @@ def launches(
             constants = _hopper_constants(text, own, p)
         else:
             constants = _constants(kernel, own, p, tile.splits)
-        return CudaLaunch(
-            tuple(n for n, _ in kept),
-            math.prod(grid) if needed else 0,
+        made = CudaLaunch.of(
+            names,
+            numbers,
+            own_hints,
             grid,
-            (*sized.items(), *constants),
-            tuple(hint for _, hint in kept),
-            any(abs(n) >= 1 << 31 for n in sizes),
-            own.warps,
-            own.stages,
-            maps=maps,
+            {n: values[n] for n in kernel.sized} | dict(constants),
+            wide=any(abs(n) >= 1 << 31 for n in sizes),
+            warps=own.warps,
+            stages=own.stages,
         )
+        return replace(made, tasks=made.tasks if needed else 0, maps=maps)
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
 
@@ -196,11 +204,20 @@ def workspace(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> in
 
 #: Products of f16 in a multiprocessor and a cycle, by architecture (the newest that is not newer).
 _PRODUCTS: Final = {70: 512, 80: 1024, 86: 512, 90: 2048, 100: 4096, 120: 1024}
-#: Bytes that a multiprocessor gets through the cache in a cycle; cycles that a program takes beside its steps, and
-#: a step beside its products and bytes; cycles until the second kernel of split sums has started.
-_BYTES, _BEGIN, _STEP, _LAUNCH = 40.0, 2200.0, 60.0, 3500.0
-#: Cycles until a kernel has begun; those that finishing a sum takes a thread beside its operations, and for each one.
-_START, _FINISH, _OPERATION = 2500.0, 12.0, 1.2
+#: Cycles until a kernel has begun. What follows was fitted to 570 measured tiles (the convolutions of ResNet-50, and
+#: linear layers) on an H200. Of a program: its beginning, and for each element of its tile a share of what finishes it.
+_START, _BEGIN, _END = 1700.0, 920.0, 0.0075
+#: Of a step: for each warp; until what it reads is there, or what is mostly in the multiprocessor's own cache; and the
+#: bytes that it gets through the second cache in a cycle, twice as many through its own (which copies by far pass).
+_STEP, _LATENCY, _NEAR, _BYTES = 28.0, 1640.0, 980.0, 72.0
+#: What tiles of fewer rows than matrix units take multiply, beside whole rates.
+_NARROW_RATE: Final = 0.12
+#: Bytes that all move in a cycle; how their time and the programs' join: neither hides the other completely.
+_MOVED, _JOINED = 3800.0, 1.1
+#: Until the second kernel of split sums has started, and bytes that a multiprocessor gets there in a cycle.
+_LAUNCH, _ADDED = 2600.0, 12.7
+#: Cycles that finishing a sum takes a thread beside its operations, and for each one.
+_FINISH, _OPERATION = 12.0, 1.2
 #: Cycles for the descriptors of a program, and those of a step that reads through them.
 _DESCRIBING, _DESCRIBED_STEP = 1200.0, 20.0
 _SHAPES: Final = (
@@ -260,26 +277,39 @@ def _across(p: Problem, device: Device) -> tuple[Tile, ...]:
 def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, described: bool) -> Iterator[Tile]:
     item = max(bits(kernel.product), bits(kernel.a.own.dtype), bits(kernel.b.own.dtype)) // 8
     exact = kernel.product == "f64" or (kernel.product == "f32" and kernel.precision == "ieee")
-    flat = kernel.axes[3] > 1 and p.inner < 16
+    fine = -(-p.m // 64) * -(-p.n // 64) * p.batch < 2 * device.processors
+    ways = [kernel.axes[3] > 1 and p.inner < 16]
+    if kernel.axes[3] > 1 and 16 <= p.inner <= 64 and not kernel.windows:
+        # what passes through registers is read at once, or by more programs at once
+        ways = [fine] if kernel.tail else [False, True]
     narrow = any(p.widths[i] * bits(x.own.dtype) < 32 for i, x in enumerate((kernel.a, kernel.b)))
     aligned = all(p.widths[i] * bits(x.own.dtype) == 128 for i, x in enumerate((kernel.a, kernel.b)))
     whole = described and device.architecture >= 90 and kernel.describable and aligned and not exact
     for m, n in _SHAPES:
+        if not fine and (m < 64 or n < min(64, p.n)) and not exact:
+            continue
         if (m > 16 and m >= 2 * p.m) or (n > 32 and n >= 2 * p.n) or (exact and m * n > 64 * 64):
             continue
         warps = min(8, max(4, m * n * (2 if kernel.product == "f64" else 1) // (32 * _HELD)))
-        depths = (16, 32) if exact else (128 // item,) if m * n > 64 * 64 else (256 // item, 128 // item)
-        length = p.k if flat else p.inner
+        depths: tuple[int, ...] = (
+            (16, 32) if exact else (128 // item,) if m * n > 64 * 64 else (256 // item, 128 // item)
+        )
         if narrow:  # elements that are read one by one are held in registers
             depths = (max(16, min(64, _NARROW * 32 * warps // m)),)
-        for k in sorted({min(k, max(16, 32 // item, _power(length))) for k in depths}):
-            most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
-            steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
-            for stages in range(max(2, most - 1), most + 1):
-                for splits in _splits(p, m, n, steps, device):
-                    yield Tile(m, n, k, warps, stages, 8, splits, flat)
-                    if whole:
-                        yield Tile(m, n, k, warps, stages, 8, splits, flat, described=True)
+        for flat in ways:
+            length = p.k if flat else p.inner
+            if kernel.tail and flat:
+                depths = (128 // item, 256 // item, 512 // item)
+            for k in sorted({min(k, max(16, 32 // item, _power(length))) for k in depths}):
+                most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
+                if kernel.tail:  # copies that are ahead of their use do not help
+                    most = 1
+                steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
+                for stages in range(min(most, max(2, most - 1)), most + 1):
+                    for splits in _splits(p, m, n, steps, device):
+                        yield Tile(m, n, k, warps, stages, 8, splits, flat)
+                        if whole:
+                            yield Tile(m, n, k, warps, stages, 8, splits, flat, described=True)
 
 
 def _splits(p: Problem, m: int, n: int, steps: int, device: Device) -> Iterator[int]:
@@ -297,34 +327,36 @@ def _cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> f
     item = bits(kernel.a.own.dtype) / 8
     newest = max(a for a in _PRODUCTS if a <= device.architecture)
     share = _SHARE[kernel.product] * (8 if kernel.product == "f32" and kernel.precision != "ieee" else 1)
-    # whole rates need tiles that the matrix units take as they are, and enough of them for each word read
-    rate = (
-        _PRODUCTS[newest]
-        * share
-        * (1.0 if t.m >= 64 else 0.5)
-        * math.sqrt(math.sqrt(min(1.0, t.m * t.n / (128 * 128))))
-    )
+    rate = _PRODUCTS[newest] * share * (1.0 if t.m >= 64 else _NARROW_RATE)
     steps = -(-p.k // t.k) if t.flat else p.outer * -(-p.inner // t.k)
     steps = -(-steps // t.splits)
-    held = t.stages * (t.m + t.n) * t.k * item + 1024
-    together = max(
-        1, min(int((device.shared + 1024) // held), 64 // t.warps, 65536 // (32 * t.warps * (40 + _sums(t))))
-    )
     tiles = -(-p.m // t.m) * -(-p.n // t.n) * p.batch * t.splits
-    waves = -(-tiles // (device.processors * together))
+    together = _together(t, item, device)
     busy = min(together, -(-tiles // device.processors))  # programs of a multiprocessor that share it
-    latency = 700.0 / max(1, t.stages - 1)
     a_step = max(
-        busy * t.m * t.n * t.k / rate + (_DESCRIBED_STEP if t.described else _STEP) * busy,
-        busy * (t.m + t.n) * t.k * item / _BYTES,
-        latency,
+        busy * (t.m * t.n * t.k / rate + (_DESCRIBED_STEP if t.described else _STEP * t.warps)),
+        busy * (t.m + t.n) * t.k * item / (_BYTES if t.stages > 1 else 2 * _BYTES),
+        _LATENCY / (t.stages - 1) if t.stages > 1 else _NEAR,
     )
-    finish = busy * _sums(t) * _finish_cycles(kernel)
-    total: float = _START + waves * (_BEGIN + _DESCRIBING * t.described + steps * a_step + finish)
+    one = _BEGIN + _DESCRIBING * t.described + steps * a_step + _END * _finish_cycles(kernel) * busy * t.m * t.n
+    slots = device.processors * together
+    total: float = one if tiles <= slots else tiles / slots * one + 0.9 * one / busy
+    moved = (p.m * p.inner + p.n * p.k + p.m * p.n) * p.batch * item
+    total = _START + (total**_JOINED + (_BEGIN + moved / _MOVED) ** _JOINED) ** (1 / _JOINED)
     if t.splits > 1:
-        written = 8.0 * t.splits * p.batch * p.m * p.n
-        total += _LAUNCH + written / (device.processors * _BYTES / 2)
+        total += _LAUNCH + 8.0 * t.splits * p.batch * p.m * p.n / (device.processors * _ADDED)
     return total
+
+
+def _together(t: Tile, item: float, device: Device) -> int:
+    """Programs that a multiprocessor has room for."""
+    threads = 32 * t.warps
+    shared = t.stages * (t.m + t.n) * t.k * item + 1024
+    registers = 56 + t.m * t.n // threads + 3 * int(t.m * t.k * item / 16) // threads
+    if t.stages == 1:
+        registers += int((t.m + t.n) * t.k * item / 4) // threads
+    most = (int((device.shared + 1024) // shared), 64 // t.warps, 65536 // (threads * min(255, registers)), 16)
+    return max(1, min(most))
 
 
 # warp groups
@@ -342,7 +374,7 @@ _IN_TURNS: Final = (
 _OF_THREE: Final = ((192, 96), (192, 128), (192, 192), (192, 256))
 #: Bytes of shared memory in a cycle; cycles until a step has been copied, and until a kernel has its first one; a step
 #: takes more than the model says. Measured on one H200.
-_SHARED, _COPY, _FIRST, _MORE = 128.0, 2800.0, 3500.0, 1.12
+_SHARED, _COPY, _FIRST, _MORE, _RING_BYTES = 128.0, 2800.0, 3500.0, 1.12, 48.0
 #: Rows of tiles that follow each other before the next columns.
 _BAND: Final = 1024
 
@@ -367,7 +399,7 @@ def _hopper_cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Til
     read = t.m // 64 * sum(64 + width for width in widths) * t.k * item
     busy = max(t.m * t.n * t.k / _PRODUCTS[90], (copied + read) / _SHARED)
     # a step's memory is free again one and a half steps after it was copied
-    a_tile = -(-p.k // t.k) * max(busy * _MORE, copied / _BYTES / 1.2, _COPY / (t.stages - 1.5))
+    a_tile = -(-p.k // t.k) * max(busy * _MORE, copied / _RING_BYTES, _COPY / (t.stages - 1.5))
     finish = rows * t.n / 128 * _finish_cycles(kernel)
     rounds = -(-(-(-p.m // t.m) * -(-p.n // t.n) * p.batch) // device.processors)
     if not t.turns:
@@ -383,7 +415,3 @@ def _finish_cycles(kernel: ContractionKernel) -> float:
 def _power(n: int) -> int:
     """The least power of two that is not below ``n``."""
     return 1 << max(0, n - 1).bit_length()
-
-
-def _sums(t: Tile) -> int:
-    return t.m * t.n // (32 * t.warps)

@@ -1,8 +1,9 @@
 """Pools, convolutions of few channels and resampling as Triton kernels.
 
-A program computes a block of output elements, numbered in the order in which they lie, so that neighbours are read and
-written together; each element walks its own window. Axes are image, channel and spatial axes, in this order, whatever
-the order in memory.
+A program computes a tile of output elements: columns along the axis on which neighbours lie, rows along all others. So
+neighbours are read and written together, and what depends on one of the sides only (with channels last all of a window)
+is computed once for it; each element walks its own window. Axes are image, channel and spatial axes, in this order,
+whatever the order in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from accord.backends.cpu.images import accumulator
 from accord.backends.cpu.pools import Pooling
 from accord.backends.cpu.taptables import Taps
 from accord.backends.cuda.code import KernelText
-from accord.backends.cuda.lines import HEAD, Code, ceildiv
+from accord.backends.cuda.lines import HEAD, Code, ceildiv, power_of_two
 from accord.backends.cuda.loops import Stream
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.backends.epilogue import Epilogue
@@ -39,10 +40,12 @@ __all__ = [
     "window_geometry",
 ]
 
-#: Output elements of a program: a thread has whole vectors of channels, or fewer elements, each with places of its own.
+#: Output elements of a program: a row of a tile has one window, or each element has its own.
 _CHANNELS, _SINGLE = 1024, 256
 #: Taps of a window up to which code is written for each.
 _MOST_TAPS = 64
+#: Types of which the hardware takes the larger one with one instruction.
+_EXTREMES = ("f16", "f32")
 
 
 @record
@@ -87,7 +90,7 @@ class WindowKernel(KernelText):
 
     Parameters: pointers of the image, of what the kind reads (weights and bias; or indices and weights of each table),
     of the epilogue's extras, of the output and of the indices of maxima; then the integers in ``names``. Compile-time
-    ones: BLOCK, and WIDE (numbers of elements need 64 bits).
+    ones: ROWS, COLUMNS, and WIDE (numbers of elements need 64 bits).
 
     Attributes:
         kind: What is computed.
@@ -189,9 +192,12 @@ def window_geometry(kernel: WindowKernel, sizes: Sequence[int], reach: int) -> t
         sizes: Values of its integer parameters.
         reach: The largest number of elements of any of its operands.
     """
-    total = math.prod(sizes[: kernel.rank])
+    total, inner = math.prod(sizes[: kernel.rank]), sizes[kernel.order[-1]]
     block = _CHANNELS if kernel.order[-1] == 1 else _SINGLE
-    return ceildiv(total, block), {"BLOCK": block, "WIDE": max(total + block, reach) >= 1 << 31}
+    columns = min(block, power_of_two(inner))
+    rows = block // columns
+    programs = ceildiv(total // inner, rows) * ceildiv(inner, columns) if total else 0
+    return programs, {"ROWS": rows, "COLUMNS": columns, "WIDE": max(total + block, reach) >= 1 << 31}
 
 
 # from strides and sizes
@@ -352,18 +358,28 @@ class _Writer:
         self.k = kernel
         self.code = Code()
         self.count = 0
-        self.acc = kernel.kind.acc if isinstance(kernel.kind, Resampled) else accumulator(kernel.image.dtype)
+        self.inner = kernel.order[-1]
+        self.acc = accumulator(kernel.image.dtype)
+        if isinstance(kernel.kind, Resampled):
+            self.acc = kernel.kind.acc
+        elif isinstance(kernel.kind, Pooling):
+            self.acc = kernel.kind.before.dtype
 
     def function(self) -> str:
         k, code = self.k, self.code
-        code("m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)")
+        code(f"across = tl.cdiv(n{self.inner}, COLUMNS)", "down = tl.program_id(0) // across")
+        code(f"c{self.inner} = (tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS))[None, :]")
         with code.indented("if WIDE:"):
-            code("m = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)")
-        total = " * ".join(f"n{a}" for a in range(k.rank))
-        code(f"some = m < {total}", "rest = m")
-        for a in reversed(k.order[1:]):
+            code("down = down.to(tl.int64)")
+        code("rest = (down * ROWS + tl.arange(0, ROWS))[:, None]")
+        outer = k.order[:-1]
+        code(f"some_rows = rest < {' * '.join(f'n{a}' for a in outer) or 1}")
+        code(f"some_columns = c{self.inner} < n{self.inner}")
+        code("some = some_rows & some_columns", "z = tl.zeros([ROWS, COLUMNS], tl.int32)")
+        for a in reversed(outer[1:]):
             code(f"c{a} = rest % n{a}", f"rest = rest // n{a}")
-        code(f"c{k.order[0]} = rest")
+        if outer:
+            code(f"c{outer[0]} = rest")
         if isinstance(k.kind, Resampled):
             value = self._resampled(k.kind)
         else:
@@ -371,25 +387,31 @@ class _Writer:
                 code(f"f{a} = c{a} * step{a} - pad{a}")
             value = self._pooled(k.kind) if isinstance(k.kind, Pooling) else self._convolved(k.kind)
         self._store(value)
-        return code.function(k.symbol, [*k.memory, *k.names, "BLOCK: tl.constexpr", "WIDE: tl.constexpr"])
+        constants = (f"{n}: tl.constexpr" for n in ("ROWS", "COLUMNS", "WIDE"))
+        return code.function(k.symbol, [*k.memory, *k.names, *constants])
 
     # pieces
 
     def _at(self, name: str, coordinates: Sequence[str]) -> str:
-        """Where an element of a stream is."""
+        """Where an element of a stream is: first what the rows add, of which there are few."""
         stream = self.k.streams[name]
         terms = {"1": "{c}", "s": "{c} * s_{name}{a}"}
         found = [
-            terms[kind].format(c=c, name=name, a=a)
+            (terms[kind].format(c=c, name=name, a=a), a == self.inner)
             for a, (kind, c) in enumerate(zip(stream.kinds, coordinates, strict=True))
             if kind != "0"
         ]
-        return f"{name} + ({' + '.join([f'm * 0 + o_{name}', *found])})"
+        rows, columns = ([term for term, inner in found if inner == wanted] for wanted in (False, True))
+        return f"{name} + ({' + '.join([f'o_{name}', *rows, *columns, 'z'])})"
 
     def _loaded(self, name: str, coordinates: Sequence[str], mask: str, other: str = "") -> str:
         """A new value."""
         text = f"tl.load({self._at(name, coordinates)}, mask={mask}{other})"
         return self._new(f"{text} != 0" if self.k.streams[name].dtype == "bool" else text)
+
+    def _some(self, axis: int) -> str:
+        """Which of the coordinates along an axis are of elements."""
+        return "some_columns" if axis == self.inner else "some_rows"
 
     def _new(self, text: str) -> str:
         self.count += 1
@@ -419,7 +441,8 @@ class _Writer:
             stack.enter_context(self._indented(head))
             self.code(f"p{a} = f{a} + t{a} * apart{a}", f"in{a} = (p{a} >= 0) & (p{a} < size{a})")
             places.append(f"p{a}")
-        self.code(f"inside = {' & '.join(['some', *(f'in{a}' for a in range(2, self.k.rank))])}")
+        sides = sorted(range(2, self.k.rank), key=lambda a: a == self.inner)
+        self.code(f"inside = {' & '.join(['some_rows', *(f'in{a}' for a in sides), 'some_columns'])}")
         return places
 
     def _indented(self, head: str) -> AbstractContextManager[None]:
@@ -430,18 +453,20 @@ class _Writer:
     def _pooled(self, kind: Pooling) -> str:
         code, k, acc = self.code, self.k, self.acc
         neutral = _number(kind.neutral)
-        code(f"total = tl.full([BLOCK], {neutral}, {TYPES[acc]})")
+        code(f"total = tl.full([ROWS, COLUMNS], {neutral}, {TYPES[acc]})")
         if k.indices is not None:
-            code("found = tl.full([BLOCK], -1, tl.int64)")
+            code("found = tl.full([ROWS, COLUMNS], -1, tl.int64)")
         with ExitStack() as stack:
             places = self._window(stack)
             x = self._loaded("x", ["c0", "c1", *places], "inside", f", other={neutral}")
             x = self._value(kind.before, [self._converted(x, k.image.dtype, acc)])
             new, old = operand(0, acc), operand(1, acc)
             if k.indices is None:
-                # what is outside of the image is neutral before its expression
-                joined = self._value(call(kind.join, new, old), [x, "total"])
-                code(f"total = tl.where(inside, {joined}, total)")
+                # what is outside of the image is neutral, also as the expression of it
+                if kind.join == "max" and acc in _EXTREMES:
+                    code(f"total = tl.maximum({x}, total, propagate_nan=tl.PropagateNan.ALL)")
+                else:
+                    code(f"total = {self._value(call(kind.join, new, old), [x, 'total'])}")
             else:
                 wins = gt(new, old) | (isnan(new) & ~isnan(old)) if acc in FLOATS else gt(new, old)
                 better = self._value(wins, [x, "total"])
@@ -466,7 +491,7 @@ class _Writer:
     def _flat(self) -> str:
         """Where in the plane a tap is."""
         axes = list(range(2, self.k.rank))
-        number = "tl.zeros([BLOCK], tl.int64)"
+        number = "z.to(tl.int64)"
         for a in reversed(axes) if self.k.column_major else axes:
             number = f"({number} * size{a} + p{a})"
         return number
@@ -474,7 +499,7 @@ class _Writer:
     def _convolved(self, kind: Depthwise) -> str:
         code, acc = self.code, self.acc
         inputs, outputs = kind.group
-        start = f"tl.zeros([BLOCK], {TYPES[acc]})"
+        start = f"tl.zeros([ROWS, COLUMNS], {TYPES[acc]})"
         if kind.bias is not None:
             start = self._converted(self._loaded("b", ["c1"], "some"), kind.bias.dtype, acc)
         code(f"total = {start}")
@@ -494,13 +519,13 @@ class _Writer:
         code("valid = some")
         if not kind.weighted:
             for a in kind.axes:
-                code(f"p{a} = tl.load(t{a} + c{a}, mask=some)")
+                code(f"p{a} = tl.load(t{a} + c{a}, mask={self._some(a)})")
                 if kind.fill is not None:
                     code(f"valid &= p{a} >= 0", f"p{a} = tl.maximum(p{a}, 0)")
                 places[a] = f"p{a}"
             total = self._converted(self._loaded("x", places, "some"), k.image.dtype, acc)
         else:
-            code(f"total = tl.zeros([BLOCK], {TYPES[acc]})")
+            code(f"total = tl.zeros([ROWS, COLUMNS], {TYPES[acc]})")
             with ExitStack() as stack:
                 weight = ""
                 for a, count in zip(kind.axes, kind.counts, strict=True):
@@ -510,8 +535,8 @@ class _Writer:
                         else f"range(k{a})"
                     )
                     stack.enter_context(self._indented(f"for u{a} in {head}:"))
-                    code(f"p{a} = tl.load(t{a} + c{a} * k{a} + u{a}, mask=some)")
-                    loaded = f"tl.load(h{a} + c{a} * k{a} + u{a}, mask=some)"
+                    code(f"p{a} = tl.load(t{a} + c{a} * k{a} + u{a}, mask={self._some(a)})")
+                    loaded = f"tl.load(h{a} + c{a} * k{a} + u{a}, mask={self._some(a)})"
                     code(f"h_{a} = {weight} * {loaded}" if weight else f"h_{a} = {loaded}")
                     weight = f"h_{a}"
                     if kind.fill is not None:

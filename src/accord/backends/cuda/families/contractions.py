@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from accord.backends.combs import Comb, combs_of
-from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.code import CudaLaunch, exact_hints
 from accord.backends.cuda.contraction import ContractionKernel, Factor, Window, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
+from accord.backends.cuda.packing import FEW, Packing, pack_launch, packing_of
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.backends.epilogue import Extra, accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
@@ -37,10 +39,10 @@ __all__ = [
     "whole_phase",
 ]
 
-#: Channels below which an image is not brought into another order for a convolution.
-_FEW = 8
 #: Contractions, one for each comb of output pixels, that a transposed convolution may become.
 _COMBS = 64
+#: Bytes to which parts of a workspace are aligned.
+_LINE = 256
 
 
 @arranges("MatMul", "Gemm")
@@ -99,28 +101,41 @@ def native(
     extras: int,
     constants: dict[int, Constant],
     flops: DimLike,
+    packed: tuple[Packing, Access] | None = None,
 ) -> NativeKernel:
     """The kernel of one contraction: what multiplies, and what adds the parts of long sums.
 
-    Where all sizes are known, the tile is chosen now and sums may be split; otherwise when it is started.
+    Where all sizes are known, the tile is chosen now and sums may be split; otherwise when it is started. Images of
+    few channels are packed first, in the workspace, before the parts of sums.
     """
     known = [d for d in dims if isinstance(d, int)]
     tile, scratch = None, 0
     if len(known) == len(dims) and _count(kernel, known):
         tile = candidates(kernel, known, _device(), 1)[0]
         scratch = workspace(kernel, tile, known)
-    operands = (*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras)
-    hints = hints_of(dims)
+    operands = [*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras]
+    hints = exact_hints(dims)
+    room: DimLike = 0
+    phases = []
+    if packed is not None:
+        packing, image = packed
+        room = D.ceildiv(packing.bytes, _LINE) * _LINE
+        operands[0] = 3 + extras
+        moves, numbers = packing.image_kernel(image)
+        launch = functools.partial(pack_launch, moves, exact_hints(numbers))
+        phases.append(Phase(moves, (0, operands[0]), numbers, launch))
+    own = (*dims, room if scratch else 0)
     code = text_of(kernel, tile, known) if tile is not None else kernel
-    phases = [Phase(code, operands, dims, functools.partial(_start, kernel, tile, hints, 0))]
+    phases.append(Phase(code, tuple(operands), own, functools.partial(_start, kernel, tile, hints, 0)))
     if scratch:
-        phases.append(Phase(kernel.parts, operands, dims, functools.partial(_start, kernel, tile, hints, 1)))
-    return NativeKernel(name, tuple(phases), reads, constants, workspace=scratch, flops=flops)
+        phases.append(Phase(kernel.parts, tuple(operands), own, functools.partial(_start, kernel, tile, hints, 1)))
+    return NativeKernel(name, tuple(phases), reads, constants, workspace=room + scratch, flops=flops)
 
 
 def whole_phase(kernel: ContractionKernel, dims: tuple[DimLike, ...], operands: tuple[int, ...]) -> Phase:
     """A contraction as one phase of a kernel, whose sums are not split; operands: A, B, their extras, the result."""
-    return Phase(kernel, (*operands, operands[-1]), dims, functools.partial(_start, kernel, None, hints_of(dims), 0))
+    launch = functools.partial(_start, kernel, None, exact_hints(dims), 0)
+    return Phase(kernel, (*operands, operands[-1]), (*dims, 0), launch)
 
 
 def _count(kernel: ContractionKernel, sizes: Sequence[int]) -> int:
@@ -131,12 +146,14 @@ def _count(kernel: ContractionKernel, sizes: Sequence[int]) -> int:
 def _start(
     kernel: ContractionKernel, tile: Tile | None, hints: tuple[str, ...], which: int, sizes: Sequence[int]
 ) -> CudaLaunch:
-    """The launch of the kernel (0) or of what adds parts (1)."""
+    """The launch of the kernel (0) or of what adds parts (1); the last size is where parts lie in the workspace."""
+    *sizes, place = sizes
     if tile is None:
         if not _count(kernel, sizes):
             return CudaLaunch((), 0)
         tile = next(t for t in candidates(kernel, sizes, _device(), 64) if t.splits == 1 and not t.hopper)
-    return launches(kernel, tile, sizes, hints)[which]
+    launch = launches(kernel, tile, sizes, hints)[which]
+    return replace(launch, shifts=(0,) * (len(kernel.pointers) - 1) + (place,)) if place else launch
 
 
 def _device() -> Device:
@@ -153,7 +170,7 @@ def images_with_channels_last(view: NodeView) -> Arrangement:
     if shape is None or len(shape) < 3:
         return Arrangement(strided=True)
     x = view.tensor(0).shape
-    if x is not None and isinstance(x[1], int) and x[1] < _FEW:  # rows of pixels are read as well as they lie
+    if x is not None and isinstance(x[1], int) and x[1] < FEW:  # packed, or read as they lie
         return channels_last_arrangement(view, ())
     return channels_last_arrangement(view)
 
@@ -165,24 +182,27 @@ def conv(view: NodeView) -> Kernel | Reason:
     if isinstance(found, Reason):
         return found
     (x, w), dtype = found
-    asked = convolution_of(view, x, w, 1)
+    asked, out = convolution_of(view, x, w, 1), view.output().shape
     if isinstance(asked, Reason):
         return asked
-    problem, weights, constants = asked
-    out = view.output().shape
     assert out is not None
+    problem, weights, constants = asked
     epilogue, reads = with_bias(view, dtype, out)
+    stored = with_sum(epilogue.expr, accumulator(dtype))
+    packing = packing_of(problem, dtype) if view.tensor(1).is_const else None
+    flops = 2 * D.product((*out, *w[1:]))
     try:
+        if packing is not None:
+            constants[1] = functools.partial(_filled, view.tensor(1), packing)
+            kernel, dims = packing.kernel(view.output_access(), stored, epilogue.extras)
+            return native(
+                f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), constants, flops, (packing, view.access(0))
+            )
         kernel, dims = problem.kernel(
-            Factor(dtype, view.access(0)),
-            Factor(dtype, weights),
-            view.output_access(),
-            with_sum(epilogue.expr, accumulator(dtype)),
-            epilogue.extras,
+            Factor(dtype, view.access(0)), Factor(dtype, weights), view.output_access(), stored, epilogue.extras
         )
     except CompileError as error:
         return Reason(error.message)
-    flops = 2 * D.product((*out, *w[1:]))
     return native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), constants, flops)
 
 
@@ -235,6 +255,10 @@ def _channels_last(shape: Sequence[int]) -> Access:
 
 def _packed(fact: TensorFact) -> Array:
     return np.ascontiguousarray(np.moveaxis(fact.numpy(), 1, -1))
+
+
+def _filled(fact: TensorFact, packing: Packing) -> Array:
+    return packing.weights(fact.numpy())
 
 
 arranges("ConvTranspose")(images_with_channels_last)

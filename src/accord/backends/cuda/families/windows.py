@@ -6,7 +6,15 @@ import functools
 import math
 from collections.abc import Sequence
 
-from accord.backends.cpu.families.windows import columns_of, counted_of, pool_of, unpooled_of
+from accord.backends.cpu.families.windows import (
+    PoolProblem,
+    columns_of,
+    counted_of,
+    pool_of,
+    pooling_of,
+    unpooled_of,
+)
+from accord.backends.cpu.pools import Pooling
 from accord.backends.cuda.code import CudaLaunch, hints_of
 from accord.backends.cuda.families.table import any_strides, arranges, looped, selects
 from accord.backends.cuda.windows import WindowKernel, pool_kernel, window_geometry
@@ -46,7 +54,7 @@ def pool(view: NodeView) -> Kernel | Reason:
             p.axes,
             (p.dtype, view.access(0)),
             view.output_access(),
-            p.pooling,
+            _in_own_type(view, p),
             p.epilogue,
             counted=counted_of(view, p.axes),
             indices=p.indices,
@@ -56,6 +64,12 @@ def pool(view: NodeView) -> Kernel | Reason:
         return Reason(error.message)
     phase = window_phase(made, dims, p.operands, D.product(p.shape))
     return NativeKernel(f"{view.node.op_type} {p.dtype}", (phase,), (0,), flops=p.flops)
+
+
+def _in_own_type(view: NodeView, p: PoolProblem) -> Pooling:
+    """Maxima in the type of the elements, of which twice as many are compared at once as of a wider one."""
+    found = pooling_of(view, p.dtype, p.dtype) if p.pooling.join == "max" and p.dtype == "f16" else p.pooling
+    return p.pooling if isinstance(found, Reason) else found
 
 
 def window_phase(
