@@ -153,7 +153,7 @@ class _Writer:
     def _start(self) -> None:
         """States before the first step."""
         code = self.code
-        code("now = 0")
+        code("now = each * 0")
         with self._units():
             self._tile()
             for name, state in (("h0", "h"), ("c0", "c")):
