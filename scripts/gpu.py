@@ -136,6 +136,12 @@ def parts(ort: Path | None) -> dict[str, Part]:
             ("pytest", "xdist"),
             figures=_counts,
         ),
+        "streams": Part(
+            "delayed producers on every edge between streams, and what streams gain",
+            [python, "scripts/gpu_streams.py", "--output", _OUTPUT],
+            150,
+            ("onnx", "triton"),
+        ),
         "runs": Part(
             "streams, memory, errors, profiles: tests that need a GPU",
             _tests(*on_gpu, workers=1),

@@ -1,4 +1,4 @@
-"""A GPU that is this machine: its memory is the host's, kernels run in Triton's interpreter.
+"""A GPU that is this machine: its memory is the host's, kernels run in Triton's interpreter, streams in any order.
 
 The process has to be started with ``TRITON_INTERPRET=1``. Everything but the driver's own calls is the backend's code.
 """
@@ -6,10 +6,11 @@ The process has to be started with ``TRITON_INTERPRET=1``. Everything but the dr
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,49 @@ NAMES = {
 _INTERPRETER = threading.Lock()
 
 
+class Operation:
+    """Something on a stream.
+
+    Attributes:
+        number: How many were issued before it.
+        name: For people.
+        work: What it does.
+        after: Operations that must have ended before it starts: by the order on its stream, and by events.
+        nbytes: Of a copy; 0 for others.
+        done: It has ended.
+    """
+
+    def __init__(
+        self, number: int, name: str, work: Callable[[], None], after: frozenset[Operation], nbytes: int = 0
+    ) -> None:
+        self.number, self.name, self.work, self.after, self.nbytes = number, name, work, after, nbytes
+        self.done = False
+
+
+class _Capture:
+    """What is being captured: operations without a device, and the last ones on each stream that takes part."""
+
+    def __init__(self, origin: int) -> None:
+        self.origin = origin
+        self.operations: list[Operation] = []
+        self.tails: dict[int, frozenset[Operation]] = {origin: frozenset()}
+
+
 class EmulatedDevice(Losable):
-    """See the module's text; what it starts is done when the call returns."""
+    """See the module's text.
+
+    Nothing that is put on a stream happens at once. While the host waits, one operation after the other is done, in any
+    order that streams and events allow: what lacks an event comes too early in one of them.
+
+    Attributes:
+        choose: Which of the operations that may start does; the one issued first by default.
+        issued: Operations that were put on streams so far, those of replayed graphs too.
+        pending: Those that have not been done.
+        started: Names of the kernels that have run.
+        replayed: Graphs that were started.
+        blocks: Memory that is in use, by address.
+        events: Those that exist: what each waits for.
+    """
 
     name, architecture, processors, shared = "emulated", 80, 4, 100 << 10
 
@@ -43,47 +85,158 @@ class EmulatedDevice(Losable):
         self.blocks: dict[int, np.ndarray] = {}
         self.started: list[str] = []
         self.replayed = 0
+        self.issued = 0
+        self.idle: list[Any] = []
+        self.choose: Callable[[list[Operation]], Operation] = lambda ready: min(ready, key=lambda o: o.number)
+        self._pinned: set[int] = set()
+        self.pending: list[Operation] = []
+        self._tails: dict[int, frozenset[Operation]] = {0: frozenset(), 1: frozenset()}
+        self.events: dict[int, tuple[frozenset[Operation], _Capture | None]] = {}
+        self._captures: dict[int, _Capture] = {}  # by stream
+        self._handles = itertools.count(1000)
+        self._queue = threading.RLock()
         #: Kernels, by name, that read where there is no memory; it is noticed when somebody waits.
         self.failing: set[str] = set()
         self._failed = False
         #: Bytes of its memory.
         self.total = 1 << 40
-        self._local = threading.local()
 
     def enter(self) -> None:
         self.refuse_lost()
 
+    # memory
+
     def allocate(self, nbytes: int) -> int:
-        used = sum(b.nbytes - 512 for b in self.blocks.values())
+        used = sum(b.nbytes - 512 for a, b in self.blocks.items() if a not in self._pinned)
         if used + nbytes > self.total:
             raise MemoryFullError(self.space, nbytes, self.total - used, self.total)
+        return self._new(nbytes)
+
+    def _new(self, nbytes: int) -> int:
         owner = np.full(nbytes + 512, 0x5A, np.uint8)  # what is in it means nothing
         address = owner.ctypes.data + -owner.ctypes.data % 256
         self.blocks[address] = owner
         return address
 
     def free(self, address: int) -> None:
-        del self.blocks[address]
+        with self._queue:
+            if self.lost is None:
+                self._until(self.pending)
+            del self.blocks[address]
+            self._pinned.discard(address)
 
-    pinned, free_pinned = allocate, free
+    def pinned(self, nbytes: int) -> int:
+        address = self._new(nbytes)
+        self._pinned.add(address)
+        return address
 
-    def to_device(self, target: int, source: int, nbytes: int, stream: Any) -> None:
-        ctypes.memmove(target, source, nbytes)
+    free_pinned = free
 
-    to_host = to_device
+    def _is_pinned(self, address: int) -> bool:
+        return any(p <= address < p + self.blocks[p].nbytes for p in self._pinned)
 
-    def call(self, name: str, target: int, source: int, nbytes: int) -> None:
-        assert name in ("cuMemcpyHtoD", "cuMemcpyDtoH")
-        ctypes.memmove(target, source, nbytes)
+    def to_device(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        if not self._is_pinned(source):
+            assert stream not in self._captures, "memory that is not pinned cannot be captured"
+            held = ctypes.string_at(source, nbytes)  # it is read before the call returns
+            self.put("to_device", lambda: ctypes.memmove(target, held, nbytes), stream, nbytes)
+            return
+        self.put("to_device", lambda: ctypes.memmove(target, source, nbytes), stream, nbytes)
 
     def move(self, target: int, source: int, width: int, rows: int, steps: tuple[int, int]) -> None:
+        with self._queue:
+            if self.lost is None:
+                self._until(self.pending)
         for k in range(rows):
             ctypes.memmove(target + k * steps[0], source + k * steps[1], width)
 
-    def stream(self) -> Any:
-        return SimpleNamespace()
+    def to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self.put("to_host", lambda: ctypes.memmove(target, source, nbytes), stream, nbytes)
+        if not self._is_pinned(target):
+            assert stream not in self._captures, "memory that is not pinned cannot be captured"
+            self.wait(stream)  # the call returns when it is there
 
-    def wait(self, stream: Any) -> None:
+    # streams and events
+
+    def stream(self, *, first: bool = False) -> int:
+        handle = next(self._handles)
+        self.add_stream(handle)
+        return handle
+
+    def add_stream(self, handle: int) -> None:
+        """Have a stream of this number."""
+        self._tails[handle] = frozenset()
+
+    def put(self, name: str, work: Callable[[], None], stream: int, nbytes: int = 0) -> None:
+        """Put something on a stream, or into the graph that is being captured from it."""
+        with self._queue:
+            capture = self._captures.get(stream)
+            if capture is not None:
+                made = Operation(len(capture.operations), name, work, capture.tails[stream], nbytes)
+                capture.operations.append(made)
+                capture.tails[stream] = frozenset([made])
+            else:
+                self._tails[stream] = frozenset([self.issue(name, work, self._tails[stream], nbytes)])
+
+    def issue(
+        self, name: str, work: Callable[[], None], after: frozenset[Operation], nbytes: int, node: int = 0
+    ) -> Operation:
+        """Put something behind others.
+
+        Args:
+            name: For people.
+            work: What it does.
+            after: The others.
+            nbytes: Of a copy.
+            node: Its number in a graph, from 1 on.
+        """
+        made = Operation(self.issued, name, work, after, nbytes)
+        self.issued += 1
+        self.pending.append(made)
+        return made
+
+    def event(self, *, timed: bool = False) -> int:
+        handle = next(self._handles)
+        self.events[handle] = frozenset(), None
+        return handle
+
+    def forget_event(self, event: int) -> None:
+        del self.events[event]
+
+    def record(self, event: int, stream: int) -> None:
+        with self._queue:
+            capture = self._captures.get(stream)
+            tails = self._tails if capture is None else capture.tails
+            assert event in self.events
+            self.events[event] = tails[stream], capture
+
+    def follow(self, stream: int, event: int) -> None:
+        with self._queue:
+            operations, capture = self.events[event]
+            own = self._captures.get(stream)
+            if capture is None:
+                assert own is None, "a stream that is being captured waits for what is not"
+                self._tails[stream] |= operations
+                return
+            assert own is None or own is capture, "two captures meet"
+            assert capture in self._captures.values(), "an event of a capture that has ended"
+            self._captures[stream] = capture
+            capture.tails[stream] = capture.tails.get(stream, frozenset()) | operations
+
+    def wait(self, stream: int) -> None:
+        with self._queue:
+            assert stream not in self._captures
+            self._until(self._tails[stream])
+        self._notice()
+
+    def wait_event(self, event: int) -> None:
+        with self._queue:
+            operations, capture = self.events[event]
+            assert capture is None
+            self._until(operations)
+        self._notice()
+
+    def _notice(self) -> None:
         if self._failed:
             self.note_loss("ILLEGAL_ADDRESS")
         self.refuse_lost()
@@ -93,42 +246,52 @@ class EmulatedDevice(Losable):
         self.started.append(name)
         self._failed |= name in self.failing
 
-    @contextmanager
-    def capturing(self, stream: Any):
-        made: list[Any] = []
-        self._local.recorded = []
-        yield made
-        made.append(self.recorded)
-        self._local.recorded = None
+    def _until(self, operations: Iterable[Operation]) -> None:
+        """Do what may be done until all of ``operations`` are."""
+        wanted = list(operations)
+        while not all(o.done for o in wanted):
+            ready = [o for o in self.pending if all(a.done for a in o.after)]
+            chosen = self.choose(ready)
+            self.pending.remove(chosen)
+            chosen.done = True
+            chosen.work()
+            chosen.after = frozenset()
 
-    def replay(self, graph: Any, stream: Any) -> None:
-        self.replayed += 1
-        for work in graph:
-            work()
+    def seconds(self, start: int, stop: int) -> float:
+        return 1e-6
+
+    # graphs
+
+    @contextmanager
+    def capturing(self, stream: int):
+        made: list[Any] = []
+        capture = self._captures[stream] = _Capture(stream)
+        try:
+            yield made
+        finally:
+            for s in capture.tails:
+                del self._captures[s]
+        joined: set[Operation] = set()
+        rest = list(capture.tails[stream])
+        while rest:
+            found = rest.pop()
+            if found not in joined:
+                joined.add(found)
+                rest += found.after
+        assert joined == set(capture.operations), "a stream has not come back to the one that is captured"
+        made.append(capture.operations)
+
+    def replay(self, graph: list[Operation], stream: int) -> None:
+        with self._queue:
+            self.replayed += 1
+            start = self._tails[stream]
+            made: dict[Operation, Operation] = {}
+            for node, o in enumerate(graph, 1):
+                made[o] = self.issue(o.name, o.work, frozenset(made[a] for a in o.after) or start, o.nbytes, node)
+            self._tails[stream] = frozenset(made.values()) or start
 
     def forget(self, graph: Any) -> None:
         graph.clear()
-
-    def event(self) -> Any:
-        return SimpleNamespace()
-
-    def record(self, event: Any, stream: Any) -> None:
-        pass
-
-    def seconds(self, start: Any, stop: Any) -> float:
-        return 1e-6
-
-    @property
-    def recorded(self) -> list | None:
-        """What this thread has captured so far; None: it does not."""
-        return getattr(self._local, "recorded", None)
-
-    def do(self, work: Any) -> None:
-        """Do something now, or when the graph that is being captured is replayed."""
-        if self.recorded is None:
-            work()
-        else:
-            self.recorded.append(work)
 
 
 class EmulatedKernel:
@@ -145,7 +308,7 @@ class EmulatedKernel:
             *(a + b for a, b in zip(self.table.tolist(), shifts, strict=True)),
             *([self.refusal] if self.code.refuses else []),
         ]
-        self.gpu.do(lambda: self._interpreted(addresses))
+        self.gpu.put(self.code.symbol, lambda: self._interpreted(addresses), stream)
 
     def _interpreted(self, addresses: list[int]) -> None:
         if isinstance(self.code, DeclaredCode):

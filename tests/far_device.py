@@ -14,7 +14,7 @@ import onnx_ir as ir
 from accord.backends.cpu import backend as cpu
 from accord.backends.cpu.indexing import CopyCode, copy_phase
 from accord.backends.memory import HOST, Block, Memory
-from accord.backends.protocol import Arrangement, Backend, NativeKernel, Program, ViewKernel
+from accord.backends.protocol import Arrangement, Backend, NativeKernel, Program, Turn, ViewKernel
 from accord.ir.reason import Reason
 
 #: What is added to an address; no process has memory there.
@@ -45,10 +45,10 @@ class FarMemory(Memory):
         self.write(block.address, array)
         return block
 
-    def read(self, address: int, array) -> None:
+    def read(self, address: int, array, stream=None) -> None:
         ctypes.memmove(array.ctypes.data, address - FAR, array.nbytes)
 
-    def write(self, address: int, array) -> None:
+    def write(self, address: int, array, stream=None) -> None:
         ctypes.memmove(address - FAR, array.ctypes.data, array.nbytes)
 
     def move(self, target: int, source: int, width: int, rows: int = 1, steps: tuple[int, int] = (0, 0)) -> None:
@@ -61,11 +61,21 @@ class FarCopy(CopyCode):
 
 
 class FarProgram(Program):
-    def __init__(self, launches, operands, threads) -> None:
+    """Phases run one by one, in any order that streams and events allow: the backend's ``next`` picks one of those that
+    may start.
+    """
+
+    def __init__(self, launches, operands, threads, turns, owner) -> None:
+        self._owner = owner
         self._operands = list(operands)
         self._near = [np.zeros_like(o) for o in operands]
         self._copies = [isinstance(phase.code, FarCopy) for phase, _ in launches]
-        self._program = cpu.program(launches, self._near, threads)
+        self._programs = [cpu.program([p], [o], threads) for p, o in zip(launches, self._near, strict=True)]
+        self._after = []
+        last = {}
+        for k, turn in enumerate(turns or [Turn()] * len(launches)):
+            self._after.append({*turn.after, *([last[turn.stream]] if turn.stream in last else [])})
+            last[turn.stream] = k
 
     def run(self) -> int:
         for copies, given, near in zip(self._copies, self._operands, self._near, strict=True):
@@ -73,13 +83,25 @@ class FarProgram(Program):
             wrong = far.sum() != 1 if copies else not far.all()
             assert not wrong, "an operand is in the wrong memory"
             near[:] = np.where(far, given - FAR, given)
-        failed = self._program.run()
-        self.refusal = self._program.refusal
-        return failed
+        waiting, done = dict(enumerate(self._after)), set()
+        while waiting:
+            k = self._owner.next([k for k, after in waiting.items() if after <= done])
+            self._owner.started.append(k)
+            if self._programs[k].run() >= 0:
+                self.refusal = self._programs[k].refusal
+                return k
+            done.add(k)
+            del waiting[k]
+        return -1
 
 
 class FarBackend(Backend):
-    """Takes the nodes that ``takes`` accepts."""
+    """Takes the nodes that ``takes`` accepts.
+
+    Attributes:
+        next: Which of the phases that may start does.
+        started: Numbers of phases within their programs, in the order in which they ran.
+    """
 
     name = "far"
     device = "far"
@@ -88,6 +110,8 @@ class FarBackend(Backend):
     def __init__(self, takes: Callable[[ir.Node], bool] = lambda node: True) -> None:
         self.memory = FarMemory()
         self.takes = takes
+        self.next: Callable[[list[int]], int] = min
+        self.started: list[int] = []
 
     def _takes(self, nodes: Sequence[ir.Node]) -> bool:
         return all(n.op_type == "Identity" or self.takes(n) for n in nodes)  # it can bring its values into any order
@@ -118,8 +142,8 @@ class FarBackend(Backend):
         phase = copy_phase(nbytes, (0, 1))
         return NativeKernel(f"copy {source} to {target}", (type(phase)(FarCopy(), *_rest(phase)),), (0,))
 
-    def program(self, launches, operands, threads=1):
-        return FarProgram(launches, operands, threads)
+    def program(self, launches, operands, threads=1, turns=()):
+        return FarProgram(launches, operands, threads, turns, self)
 
 
 def _rest(phase):

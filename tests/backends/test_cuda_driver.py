@@ -17,6 +17,8 @@ ENTRIES = {
     "cuCtxSetCurrent": (P,),
     "cuStreamSynchronize": (P,),
     "cuGraphLaunch": (P, P),
+    "cuEventRecord": (P, P),
+    "cuStreamWaitEvent": (P, P, U),
     "cuLaunchKernel": (P, U, U, U, U, U, U, U, P, P, P),
 }
 
@@ -82,12 +84,16 @@ def test_calls_of_a_run_have_the_arguments_of_cudas_header(fake):
     gpu.replay(0x1234567890, 5)
     gpu.wait(5)
     gpu.wait(0)
+    gpu.record(0x123456789ABC, 5)
+    gpu.follow(6, 0x123456789ABC)
     gpu.launch(driver.Function(0xABCDEF012345, (128, 2, 1), 4096), (2, 3, 4), 0x7F0000000000, 5)
     assert fake.called == [
         ("cuCtxSetCurrent", 7),
         ("cuGraphLaunch", 0x1234567890, 5),
         ("cuStreamSynchronize", 5),
         ("cuStreamSynchronize", None),
+        ("cuEventRecord", 0x123456789ABC, 5),
+        ("cuStreamWaitEvent", 6, 0x123456789ABC, 0),
         ("cuLaunchKernel", 0xABCDEF012345, 2, 3, 4, 128, 2, 1, 4096, 5, 0x7F0000000000, None),
     ]
 

@@ -29,7 +29,7 @@ def test_stages_rewrites_placement_memory(tmp_path: Path) -> None:
     assert memory["shapes"] == {"image": [1, 3, 8, 8]}
     assert memory["unshared"] > 0
     assert memory["constants"] >= 4 * 12 + 4 * 4
-    assert memory["peak"] == memory["arena"] + memory["constants"]
+    assert memory["peak"] == memory["arena"] + memory["constants"] and memory["staging"] == 0
 
 
 def test_text(tmp_path: Path) -> None:
@@ -127,3 +127,25 @@ def test_copies_are_explained(tmp_path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
     assert data("explain", str(path))["copies"] == []
     assert "no copy into another order of axes" in call("explain", str(path)).stdout
+
+
+def test_streams_and_events(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", ["x", "x"], ["a"], name="long"),
+        node("MatMul", ["a", "x"], ["b"], name="longer"),
+        node("MatMul", ["z", "z"], ["c"], name="branch"),
+        node("Add", ["b", "c"], ["y"], name="join"),
+    ]
+    shapes = dict.fromkeys(("x", "z"), (np.float32, (2048, 2048)))
+    path = tmp_path / "branches.onnx"
+    onnx.save(graph(nodes, shapes, ["y"]), path)
+    found = data("explain", str(path), "--device", "null", "--level", "0")["streams"]
+    assert [(s["step"], s["stream"], s["waits_for"]) for s in found] == [
+        ("long", 0, []),
+        ("longer", 0, []),
+        ("branch", 1, []),
+        ("join", 0, ["branch"]),
+    ]
+    text = call("explain", str(path), "--device", "null", "--level", "0").stdout
+    assert "waits for an event of" in text
+    assert data("explain", str(path))["streams"] == []

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 import accord
-from accord.backends.cuda import program
+from accord.backends.cuda import parts
 from accord.contract.code import TritonCode
 from accord.errors import DeviceLostError, ExecutionError
 from builders import model, node
@@ -90,7 +90,7 @@ def test_later_all_that_may_have_failed_are_named_the_users_first(gpu):
 
 
 def test_when_each_kernel_is_waited_for_it_is_one_that_is_named(gpu, monkeypatch):
-    monkeypatch.setattr(program, "_blocking", lambda: True)
+    monkeypatch.setattr(parts, "_blocking", lambda: True)
     m = two_declared()
     x = np.ones(4, F)
     for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 import accord
 from accord.backends.cuda import cupti
 from accord.backends.cuda.cupti import Activity, Call, Copy, Kernel
+from accord.backends.cuda.driver import DeviceMemory
 from accord.cli import main
 from accord.errors import BackendError
 from accord.profile import device_runs
@@ -38,6 +40,7 @@ def chain():
     return model(nodes, {"x": (F, [6, 30])}, ["y", "z"], {"w": np.eye(30, 4, dtype=F)})
 
 
+WAYS = {"to_device": ("host to device", "pinned", "device"), "to_host": ("device to host", "device", "pinned")}
 FEED = {"x": np.random.default_rng(0).standard_normal((6, 30)).astype(F)}
 
 
@@ -51,47 +54,39 @@ def known_device(monkeypatch):
 def recorder(monkeypatch, gpu, known_device):
     """Writes a record for whatever the device does while something is being recorded."""
     open_: list[Activity] = []
-    numbers = iter(range(1, 1 << 30))
+    numbers = itertools.count(1)
+    graph = [0]  # the number of the call that replays one
+    original = gpu.issue, gpu.replay
 
-    def noted(name, work, make, node=0, correlation=None):
-        if not open_ or gpu.recorded is not None:
-            return work()
-        begun = time.perf_counter_ns()
-        result = work()
-        own = correlation or next(numbers)
-        if correlation is None:
-            open_[-1].records.append(Call(name, False, begun, begun + 1, 1, own))
-        open_[-1].records.append(make(begun, time.perf_counter_ns(), own, node))
-        return result
+    def called(name):
+        now, own = time.perf_counter_ns(), next(numbers)
+        open_[-1].records.append(Call(name, False, now, now + 1, 1, own))
+        return own
 
-    def kernel(begun, ended, own, node):
-        return Kernel(gpu.started[-1], begun, ended, 13, 1, own, node, (2, 1, 1), (128, 1, 1), 32, 0, 0)
+    def issue(name, work, after, nbytes, node=0):
+        if not open_:
+            return original[0](name, work, after, nbytes, node)
+        own = graph[0] if node else called("cuMemcpyAsync" if nbytes else "cuLaunchKernel")
+        records = open_[-1].records
 
-    do = gpu.do
-    monkeypatch.setattr(gpu, "do", lambda work: noted("cuLaunchKernel", lambda: do(work), kernel))
+        def done():
+            begun = time.perf_counter_ns()
+            work()
+            ended = time.perf_counter_ns()
+            if nbytes:
+                direction, *ends = WAYS[name]
+                records.append(Copy(direction, *ends, nbytes, begun, ended, 13, 1, own, node))
+            else:
+                records.append(Kernel(name, begun, ended, 13, 1, own, node, (2, 1, 1), (128, 1, 1), 32, 0, 0))
 
-    def replay(graph, stream):
-        own = next(numbers)
-        gpu.replayed += 1
-        if open_:
-            open_[-1].records.append(
-                Call("cuGraphLaunch", False, time.perf_counter_ns(), time.perf_counter_ns(), 1, own)
-            )
-        for place, work in enumerate(graph):
-            noted("", work, kernel, node=place + 1, correlation=own)
+        return original[0](name, done, after, nbytes, node)
 
+    def replay(made, stream):
+        graph[0] = called("cuGraphLaunch") if open_ else 0
+        original[1](made, stream)
+
+    monkeypatch.setattr(gpu, "issue", issue)
     monkeypatch.setattr(gpu, "replay", replay)
-    for name, direction in (("to_device", "host to device"), ("to_host", "device to host")):
-        move = getattr(gpu, name)
-
-        def moved(target, source, nbytes, stream, move=move, direction=direction):
-            def make(begun, ended, own, node):
-                ends = ("pageable", "device") if direction == "host to device" else ("device", "pageable")
-                return Copy(direction, *ends, nbytes, begun, ended, 13, 1, own, node)
-
-            noted("cuMemcpyAsync", lambda: move(target, source, nbytes, stream), make)
-
-        monkeypatch.setattr(gpu, name, moved)
 
     @contextmanager
     def recording():
@@ -121,7 +116,20 @@ def test_each_kernel_and_copy_has_its_step(recorder):
     host = next(s for s in found.steps if s.op == "NonZero")
     assert (host.backend, host.bound) == ("cpu", None)
     assert next(s for s in found.steps if s.is_transfer).bound is None
-    assert "pageable-copies" in {a["rule"] for a in found.data()["advice"]}
+    assert "pageable-copies" not in {a["rule"] for a in found.data()["advice"]}
+
+
+def test_a_copy_in_pieces_is_one_steps(recorder, monkeypatch):
+    from accord.backends.cuda import parts
+    from accord.profile import device
+
+    monkeypatch.setattr(parts, "_LARGE", 100)
+    for module_ in (parts, device):
+        monkeypatch.setattr(module_, "PIECE", 100)
+    found = profile(accord.load(chain(), device="cuda"), FEED, runs=3)
+    pieces = [c.nbytes for c in found.device.copies if found.node_of(c.step) == "x.to.cuda:0"]
+    assert pieces == [100] * 7 + [20]
+    assert {found.node_of(c.step) for c in found.device.copies} >= {"x.to.cuda:0", "h.to.host"}
 
 
 def test_operands_on_the_device_have_their_sizes_and_are_not_fetched(gpu, known_device, monkeypatch):
@@ -131,7 +139,7 @@ def test_operands_on_the_device_have_their_sizes_and_are_not_fetched(gpu, known_
     from accord.runtime.watch import Collector, watched
 
     read = []
-    monkeypatch.setattr(gpu, "call", lambda *a: read.append(a))
+    monkeypatch.setattr(DeviceMemory, "read", lambda *a: read.append(a))
     executor, values = m.executor_for(FEED)
     collector = Collector(observe)
     with watched(collector):
@@ -168,6 +176,6 @@ def test_the_command_shows_kernels_copies_and_gaps(recorder, tmp_path):
         main, ["profile", str(path), "--device", "cuda", "--runs", "2", "--out", str(tmp_path / "p")]
     )
     assert done.exit_code == 0, done.output
-    for words in ("emulated: TFLOP/s", "Kernels by time", "Copies", "What the GPU waits for", "pageable", "Advice"):
+    for words in ("emulated: TFLOP/s", "Kernels by time", "Copies", "What the GPU waits for", "pinned", "Advice"):
         assert words in done.stdout
     assert "emulated, stream 13" in (tmp_path / "p" / "trace.json").read_text()

@@ -57,9 +57,11 @@ class Memory(ABC):
 
     Attributes:
         space: Its name: "cuda:0".
+        dlpack_device: Kind and number under which DLPack knows it.
     """
 
     space: str
+    dlpack_device: tuple[int, int]
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Block:
@@ -78,12 +80,12 @@ class Memory(ABC):
         """
 
     @abstractmethod
-    def read(self, address: int, array: np.ndarray[Any, Any]) -> None:
-        """Copy from this memory into a row-major array, after everything that was started before."""
+    def read(self, address: int, array: np.ndarray[Any, Any], stream: int | None = None) -> None:
+        """Copy from this memory into a row-major array, after what is on ``stream``."""
 
     @abstractmethod
-    def write(self, address: int, array: np.ndarray[Any, Any]) -> None:
-        """Copy a row-major array into this memory, after everything that was started before."""
+    def write(self, address: int, array: np.ndarray[Any, Any], stream: int | None = None) -> None:
+        """Copy a row-major array into this memory, after what is on ``stream``."""
 
     @abstractmethod
     def move(self, target: int, source: int, width: int, rows: int = 1, steps: tuple[int, int] = (0, 0)) -> None:
@@ -97,9 +99,25 @@ class Memory(ABC):
             steps: Bytes from one row to the next, of the target and of the source.
         """
 
-    def settle(self) -> None:
-        """Wait for what others have started in this memory on the streams that they use where none is named."""
-        return
+    def stage(self, nbytes: int) -> Block:
+        """A new block of the host's memory that the device of this one reads and writes by itself.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        raise TypeError(f"nothing is staged on the way to {self.space}")
+
+    def incoming(self) -> int:
+        """A stream that waits for what other libraries hand over."""
+        raise TypeError(f"{self.space} has no streams")
+
+    def settle(self, stream: int) -> None:
+        """Wait for what is on a stream."""
+        del stream
+
+    def order(self, stream: int, other: int) -> None:
+        """Have what is put on ``stream`` from now on wait for what is on another one."""
+        del stream, other
 
 
 class DeviceArray:
@@ -112,15 +130,24 @@ class DeviceArray:
         address: Of its first element.
         shape: Sizes.
         dtype: Element type.
+        stream: Where work on it may still be under way, under the numbers of ``__cuda_array_interface__``; None: none
+            is.
     """
 
     def __init__(
-        self, memory: Memory, address: int, shape: Sequence[int], dtype: np.dtype[Any], owner: Any = None
+        self,
+        memory: Memory,
+        address: int,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        owner: Any = None,
+        stream: int | None = None,
     ) -> None:
         self.memory = memory
         self.address = address
         self.shape = tuple(shape)
         self.dtype = dtype
+        self.stream = stream
         self._owner = owner
 
     @classmethod
@@ -170,7 +197,23 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False), "version": 3}
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "stream": self.stream,
+            "version": 3,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.memory.dlpack_device
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        from accord.backends.dlpack import capsule_of
+
+        if self.stream is not None and stream != -1:  # -1: the consumer wants no order
+            self.memory.order(1 if stream is None else stream, self.stream)
+        return capsule_of(self.address, self.shape, self.dtype, self, self.memory.dlpack_device)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy in the host's memory."""
@@ -178,13 +221,13 @@ class DeviceArray:
 
         array = np.empty(self.shape, self.dtype)
         if array.nbytes:
-            self.memory.read(self.address, array)
+            self.memory.read(self.address, array, self.stream)
         return array
 
     def assign(self, array: np.ndarray[Any, Any]) -> None:
         """Copy a row-major array of the same shape and dtype into it."""
         if array.nbytes:
-            self.memory.write(self.address, array)
+            self.memory.write(self.address, array, self.stream)
 
     def view(self, shape: Sequence[int], offset: int = 0, dtype: np.dtype[Any] | None = None) -> DeviceArray:
         """The same memory from byte ``offset`` on as another array."""

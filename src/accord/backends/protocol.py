@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -38,15 +38,21 @@ __all__ = [
     "Alias",
     "Arrangement",
     "Backend",
+    "Caller",
+    "Concurrency",
     "Constant",
     "FixedLaunch",
     "HostKernel",
     "Kernel",
     "Launch",
+    "Launches",
     "NativeKernel",
+    "Pending",
     "Phase",
     "Program",
     "StoredCodeError",
+    "Turn",
+    "Turns",
     "ViewKernel",
 ]
 
@@ -216,6 +222,8 @@ class NativeKernel:
         alternatives: Names of the ways to compute it, where there are several; the first is the one by rule.
         alternative: Which of them this is; "" where there is one.
         foreign: It calls a function that is not Accord's: a number that it refuses with is that function's status.
+        staged: It has one operand more: memory of the host as large as its output, which is this kernel's for a whole
+            run and which the device reads and writes by itself.
         alignment: Bytes that its operands' addresses must be multiples of, the caller's too; a plan's are of 64.
     """
 
@@ -231,6 +239,7 @@ class NativeKernel:
     alternatives: tuple[str, ...] = ()
     alternative: str = ""
     foreign: bool = False
+    staged: bool = False
     alignment: int = 1
 
     @property
@@ -249,6 +258,71 @@ class NativeKernel:
 
 
 Kernel: TypeAlias = ViewKernel | HostKernel | NativeKernel
+
+
+@record
+class Turn:
+    """When a phase of a program may start, where a program has several streams.
+
+    Attributes:
+        stream: What is on one stream runs in order.
+        after: Numbers of earlier phases on other streams that must have ended.
+    """
+
+    stream: int = 0
+    after: tuple[int, ...] = ()
+
+
+@record
+class Concurrency:
+    """What a device can do at the same time, for dividing the steps of a plan among streams; times are rough.
+
+    Attributes:
+        streams: Streams for kernels; large copies get two more, one for each direction.
+        event: Seconds that a stream loses by waiting for another one.
+        least: Seconds that the smallest kernel takes.
+        flops: Arithmetic operations a second.
+        bandwidth: Bytes a second in its memory.
+        link: Bytes a second to and from the host's.
+    """
+
+    streams: int
+    event: float
+    least: float
+    flops: float
+    bandwidth: float
+    link: float
+
+
+#: Phases and how they start.
+Launches: TypeAlias = Sequence[tuple[Phase, Launch]]
+Turns: TypeAlias = Sequence[Turn]
+
+
+class Pending(ABC):
+    """Work of a device that may not have ended."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until it has."""
+
+
+@dataclass(slots=True)
+class Caller:
+    """What a run has to do with streams that are not its own, on a device that has some.
+
+    Attributes:
+        stream: The caller's: the run comes after what is on it and before what is put there later, and may have
+            returned before it is over. None: a run is over when it returns.
+        arrivals: Streams on which its inputs are made, or its outputs' memory is still used.
+        before: What uses its memory until it is over, if anything does.
+        pending: What the run has not waited for.
+    """
+
+    stream: int | None = None
+    arrivals: tuple[int, ...] = ()
+    before: Pending | None = None
+    pending: Pending | None = None
 
 
 class StoredCodeError(CompileError):
@@ -274,6 +348,11 @@ class Program(ABC):
             -1, or the number of the first phase that met a value it must refuse (an index outside its axis).
         """
 
+    def run_for(self, caller: Caller) -> int:
+        """As :meth:`run`, in the order that a caller's streams ask for."""
+        del caller
+        return self.run()
+
     def run_timed(self, seconds: Array) -> int:
         """As :meth:`run`, and measures each phase.
 
@@ -298,6 +377,7 @@ class Backend(ABC):
         stores_halves: Values of 16 bits take half the time of those of 32: a model whose precision is to be bfloat16 is
             stored so; elsewhere only operands of products are rounded.
         zeros: Returned arrays are zero before a run, since its kernels may compute nothing.
+        concurrency: What its programs run at the same time; None: a program's phases run in order.
     """
 
     name: str
@@ -308,6 +388,7 @@ class Backend(ABC):
     hosts: tuple[str, ...] = ()
     stores_halves: bool = False
     zeros: bool = False
+    concurrency: Concurrency | None = None
 
     @property
     def space(self) -> str:
@@ -395,7 +476,7 @@ class Backend(ABC):
         del nodes
         return Reason(f"{self.name} joins no operators")
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
+    def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
         """Prepare consecutive phases.
 
         Args:
@@ -403,6 +484,7 @@ class Backend(ABC):
             operands: For each phase an int64 array with the addresses of its operands, all of them parts of one, in
                 order; the caller changes the addresses between runs.
             threads: Most threads that may work on one phase; each gets a number below it, for its scratch memory.
+            turns: When each phase may start, from a backend with :attr:`concurrency`; empty: one after the other.
         """
         raise TypeError(f"backend '{self.name}' has no native kernels")
 

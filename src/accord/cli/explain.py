@@ -76,7 +76,7 @@ def command(
 
     Nothing is run. Memory is planned for the shapes given.
     """
-    from accord.cli.placed import backend_counts, chosen, copies, fallback_text, fallbacks, remarks, rounded
+    from accord.cli.placed import backend_counts, chosen, copies, fallback_text, fallbacks, remarks, rounded, streams
 
     if rule is not None:
         check_rule("--rule", rule)
@@ -106,6 +106,7 @@ def command(
         "remarks": remarks(plan),
         "tuned": chosen(plan, dict(compiled.options.choices or ())),
         "copies": copies(plan),
+        "streams": streams(plan),
         "memory": memory,
         "dumped": stages.written,
     }
@@ -134,6 +135,9 @@ def command(
         if data["tuned"]:
             by_tuning = [(t["node"], t["op"], t["alternative"], t["rule"]) for t in data["tuned"]]
             table(console, "Kernels chosen by accord tune", ("node", "operator", "alternative", "by rule"), by_tuning)
+        if data["streams"]:
+            on = [(s["step"], s["op"], s["stream"], ", ".join(s["waits_for"])) for s in data["streams"]]
+            table(console, "Streams", ("step", "operator", ">stream", "waits for an event of"), on)
         if memory is None:
             line(console, "Memory: the model leaves shapes open; --shape gives them")
         else:
@@ -258,7 +262,7 @@ def _memory(model: Model, shapes: tuple[str, ...], seed: int) -> dict[str, Any] 
         "assumed": feed.assumed,
         **nbytes,
         "saved": saved,
-        "peak": nbytes["arena"] + nbytes["constants"],
+        "peak": nbytes["arena"] + nbytes["staging"] + nbytes["constants"],
         "views": views,
         "in_place": max(0, shared - views),
         "late_values": sum(1 for p in plans for slot in p.slots if slot.storage.value == "late"),
@@ -274,7 +278,8 @@ def _draw_memory(console: Console, memory: Mapping[str, Any]) -> None:
         ("the same with one buffer for each value", size_text(memory["unshared"])),
         ("saved by sharing", f"{memory['saved']:.0%}"),
         ("weights", size_text(memory["constants"])),
-        ("peak: arena and weights", size_text(memory["peak"])),
+        ("staging between memories", size_text(memory["staging"])),
+        ("peak: all of these but one buffer for each", size_text(memory["peak"])),
         ("views, which move no data", plural(memory["views"], "step")),
         ("computed in place", plural(memory["in_place"], "value")),
         ("sized while running", plural(memory["late_values"], "value")),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accord.backends.protocol import NativeKernel
-from accord.plan.plan import Plan, all_steps
+from accord.plan.plan import Plan, all_plans, all_steps
 
 __all__ = [
     "backend_counts",
@@ -18,6 +18,7 @@ __all__ = [
     "fallbacks",
     "remarks",
     "rounded",
+    "streams",
 ]
 
 
@@ -68,6 +69,22 @@ def copies(plan: Plan) -> list[dict[str, str]]:
     """Each step that only copies a value into another order of axes, and for whom."""
     found = [step.placement for step in all_steps(plan) if step.placement.copies]
     return [{"step": p.node, "because": p.copies} for p in found]
+
+
+def streams(plan: Plan) -> list[dict[str, Any]]:
+    """Each step of a program with several streams: its own, and the steps on others that it waits for."""
+    return [
+        {
+            "step": p.steps[i].placement.node,
+            "op": p.steps[i].placement.op,
+            "stream": p.steps[i].stream,
+            "waits_for": [p.steps[w].placement.node for w in p.steps[i].waits],
+        }
+        for p in all_plans(plan)
+        for run in p.native_runs
+        if any(p.steps[i].stream for i in run.steps)
+        for i in run.steps
+    ]
 
 
 def fallback_counts(plan: Plan) -> dict[str, int]:

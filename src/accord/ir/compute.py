@@ -5,10 +5,16 @@ from __future__ import annotations
 import marshal
 from collections.abc import Sequence
 from types import CodeType, FunctionType
+from typing import Final
 
 from accord.ir.dims import Dim, DimLike, render
 
-__all__ = ["SizeFunction", "compile_dims", "content_symbol"]
+__all__ = ["SizeFunction", "compile_dims", "content_symbol", "representative"]
+
+#: What a size is taken to be before any input is seen.
+_LARGE: Final = 512
+#: Names of the sizes of batches.
+_BATCH: Final = frozenset({"n", "b", "batch", "batch_size", "batchsize"})
 
 
 class SizeFunction:
@@ -38,6 +44,11 @@ def _revived(code: bytes) -> SizeFunction:
 def content_symbol(name: str) -> str:
     """Name of the symbol that stands for the content of an input of one integer."""
     return f"the value of {name}"
+
+
+def representative(symbol: str) -> int:
+    """What a symbol is taken to be before any input is seen: batches of one, other sizes large."""
+    return 1 if symbol.endswith(".0") or symbol.lower() in _BATCH else _LARGE
 
 
 def compile_dims(dims: Sequence[DimLike], symbols: Sequence[str]) -> SizeFunction:

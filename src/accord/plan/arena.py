@@ -5,6 +5,9 @@ block that lives at the same time lies (greedy by size; Pisarchyk and Lee, "Effi
 Neural Net Inference", 2020, section 4.2). What is kept is not the offsets but the *order* of overlapping blocks:
 for other sizes each block starts where the highest of the blocks below it ends. So a new shape needs one pass of
 additions, and two blocks that live at the same time can never overlap, whatever the sizes.
+
+On several streams, blocks share memory only where all uses of the one have ended before any of the other starts, by the
+order on each stream and by the events that the plan has for its data: no event is there for the sake of memory.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 
 from accord.record import record
 
-__all__ = ["ALIGNMENT", "ArenaOrder", "Block", "arrange"]
+__all__ = ["ALIGNMENT", "ArenaOrder", "Block", "align", "arrange"]
 
 #: Offsets are multiples of this: a cache line, and the widest vector register.
 ALIGNMENT = 64
@@ -21,11 +24,31 @@ ALIGNMENT = 64
 
 @record
 class Block:
-    """A block of memory that is needed from step ``first`` to step ``last``, both included."""
+    """A block of memory that is needed from step ``first`` to step ``last``, both included.
+
+    On several streams the numbers of steps do not say what has ended when another one starts; sets of steps, a bit for
+    each, then do. The sets may be left out where steps end in the order of their numbers.
+
+    Attributes:
+        key: Its number.
+        first: The first step that uses it.
+        last: The last one.
+        uses: All of them.
+        ended: Steps that have surely ended when any of ``uses`` starts.
+    """
 
     key: int
     first: int
     last: int
+    uses: int = 0
+    ended: int = 0
+
+    def meets(self, other: Block) -> bool:
+        """Whether both may be in use at the same time, so that they cannot share memory."""
+        return not (self._precedes(other) or other._precedes(self))
+
+    def _precedes(self, other: Block) -> bool:
+        return self.last < other.first and not self.uses & ~other.ended
 
 
 @record
@@ -64,9 +87,7 @@ def arrange(blocks: Sequence[Block], nbytes: dict[int, int]) -> ArenaOrder:
     placed: list[tuple[int, int, Block]] = []  # offset, end, block
     offset_of: dict[int, int] = {}
     for block in by_size:
-        busy = sorted(
-            (start, end) for start, end, other in placed if other.first <= block.last and block.first <= other.last
-        )
+        busy = sorted((start, end) for start, end, other in placed if other.meets(block))
         size = align(nbytes[block.key])
         at = 0
         for start, end in busy:
@@ -78,5 +99,5 @@ def arrange(blocks: Sequence[Block], nbytes: dict[int, int]) -> ArenaOrder:
     ordered = sorted(blocks, key=lambda b: (offset_of[b.key], b.first, b.key))
     below: list[tuple[int, ...]] = []
     for i, block in enumerate(ordered):
-        below.append(tuple(j for j in range(i) if ordered[j].first <= block.last and block.first <= ordered[j].last))
+        below.append(tuple(j for j in range(i) if ordered[j].meets(block)))
     return ArenaOrder(tuple(b.key for b in ordered), tuple(below))

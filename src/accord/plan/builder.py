@@ -23,6 +23,7 @@ from accord.ir.infer import Analyzer
 from accord.placement.placer import Placer
 from accord.plan.placing import PlacedGraph, PlacedNode, numpy_dtype
 from accord.plan.plan import Plan, Slot, Step, Storage, SubPlan
+from accord.plan.streams import with_streams
 from accord.plan.types import OpaqueType, OptionalType, SequenceType, TensorType, ValueType
 
 __all__ = ["PlanBuilder"]
@@ -112,7 +113,7 @@ class _Assembly:
         outputs = tuple(self._slot_for(v) for v in self.placed.outputs)
         self._finish_storage(outputs, end)
         steps = [self._with_frees(i, s) for i, s in enumerate(steps)]
-        return Plan(
+        made = Plan(
             name=graph.name or "graph",
             inputs=tuple(self.slot_of[v] for v in self.placed.inputs),
             outputs=outputs,
@@ -139,6 +140,8 @@ class _Assembly:
             defaults=defaults,
             threads=self.parent.threads,
         )
+        homes = {self.slot_of[v]: self.slot_of[joined] for v, (joined, _) in self.placed.homes.items()}
+        return with_streams(made, {b.name: b for b in self.parent.placer.backends}, homes)
 
     def _needed_symbols(self, steps: Sequence[Step]) -> tuple[str, ...]:
         """The early symbols; contents of inputs, which change from run to run, only where a size depends on them."""
@@ -372,11 +375,7 @@ class _Assembly:
                 s.storage = self.slots[s.root].storage
 
     def _with_frees(self, index: int, step: Step) -> Step:
-        touched = {
-            s
-            for s in (*step.inputs, *step.outputs, *(c for b in step.bodies for c in b.captured))
-            if s >= 0 and self.slots[s].storage is Storage.LATE and self.slots[s].last <= index
-        }
+        touched = {s for s in step.touched if self.slots[s].storage is Storage.LATE and self.slots[s].last <= index}
         if not touched:
             return step
         return replace(step, frees=tuple(sorted(touched)))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from accord.backends.memory import HOST
-from accord.backends.protocol import Kernel, NativeKernel
+from accord.backends.protocol import Kernel, NativeKernel, ViewKernel
 from accord.ir.agreement import Agreement
 from accord.ir.compute import SizeFunction, compile_dims
 from accord.ir.dims import DimLike, Shape
@@ -23,7 +23,7 @@ from accord.placement.placement import Placement
 from accord.plan.types import TensorType, ValueType
 from accord.record import record
 
-__all__ = ["Plan", "Sizes", "Slot", "Step", "Storage", "SubPlan", "all_plans", "all_steps"]
+__all__ = ["NativeRun", "Plan", "Sizes", "Slot", "Step", "Storage", "SubPlan", "all_plans", "all_steps"]
 
 _T = TypeVar("_T")
 
@@ -107,6 +107,8 @@ class Step:
         workspace: Slot of the scratch memory, or -1.
         frees: Late slots that nothing reads after this step.
         agreements: What must hold of sizes before a native kernel may start.
+        stream: The stream of its device on which it runs.
+        waits: Steps on other streams of the same program whose end it waits for.
     """
 
     placement: Placement
@@ -118,11 +120,32 @@ class Step:
     workspace: int = -1
     frees: tuple[int, ...] = ()
     agreements: tuple[Agreement, ...] = ()
+    stream: int = 0
+    waits: tuple[int, ...] = ()
 
     @property
     def kernel(self) -> Kernel | None:
         """The kernel; None for control flow."""
         return self.placement.kernel
+
+    @property
+    def touched(self) -> set[int]:
+        """Slots that it reads or writes, its scratch memory and what its bodies capture among them."""
+        found = {*self.inputs, *self.outputs, self.workspace, *(c for b in self.bodies for c in b.captured)}
+        return found - {-1}
+
+
+@record
+class NativeRun:
+    """Consecutive native steps of one backend, which one program runs; no other step is between them.
+
+    Attributes:
+        backend: Its name.
+        steps: Numbers of the steps, in order.
+    """
+
+    backend: str
+    steps: tuple[int, ...]
 
 
 @record
@@ -179,8 +202,7 @@ class Plan:
         """
         uses: Counter[int] = Counter()
         for step in self.steps:
-            touched = {*step.inputs, *step.outputs, *(c for b in step.bodies for c in b.captured)}
-            uses.update({self.slots[i].root for i in touched if i >= 0})
+            uses.update({self.slots[i].root for i in step.touched})
         uses.update(self.outputs)
         found: dict[int, int] = {}
         for step in self.steps:
@@ -199,9 +221,67 @@ class Plan:
         return found
 
     @cached_property
+    def all_lent(self) -> bool:
+        """Whether all copies between memories are of inputs and outputs that may be there already."""
+        copied = [s for s in self.steps if s.placement.op == "Copy"]
+        return all(s.inputs[0] in self.lent or s.outputs[0] in self.lent for s in copied)
+
+    @cached_property
     def native_steps(self) -> tuple[int, ...]:
         """Native steps that are not late."""
         return tuple(i for i, s in enumerate(self.steps) if isinstance(s.kernel, NativeKernel) and not s.late)
+
+    def is_free(self, index: int) -> bool:
+        """True for a view that shares its input's memory: nothing has to run."""
+        step = self.steps[index]
+        if not isinstance(step.kernel, ViewKernel):
+            return False
+        out = step.outputs[0]
+        return out < 0 or (
+            self.slots[out].storage is not Storage.LATE and self.slots[out].root == self.slots[step.inputs[0]].root
+        )
+
+    @cached_property
+    def segments(self) -> tuple[NativeRun | int, ...]:
+        """What is run, in order: consecutive native steps, and single steps of other kinds by number."""
+        native = set(self.native_steps)
+        found: list[tuple[str, list[int]] | int] = []
+        for index, step in enumerate(self.steps):
+            if index not in native:
+                if not self.is_free(index):
+                    found.append(index)
+                continue
+            last = found[-1] if found else None
+            if isinstance(last, tuple) and last[0] == step.placement.backend:
+                last[1].append(index)
+            else:
+                found.append((step.placement.backend, [index]))
+        return tuple(f if isinstance(f, int) else NativeRun(f[0], tuple(f[1])) for f in found)
+
+    @property
+    def native_runs(self) -> list[NativeRun]:
+        """Those of :attr:`segments` that are programs."""
+        return [s for s in self.segments if isinstance(s, NativeRun)]
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether steps end in the order in which they are numbered."""
+        return not any(s.stream for s in self.steps)
+
+    def ended(self) -> list[int]:
+        """For each step a set, a bit for each step: those that have surely ended when it starts."""
+        found = [(1 << i) - 1 for i in range(len(self.steps))]
+        for run in self.native_runs:
+            before = found[run.steps[0]]
+            last: dict[int, int] = {}  # on each stream
+            for i in run.steps:
+                step = self.steps[i]
+                known = before
+                for other in (*step.waits, *([last[step.stream]] if step.stream in last else [])):
+                    known |= found[other] | 1 << other
+                found[i] = known
+                last[step.stream] = i
+        return found
 
     @cached_property
     def _agreements(self) -> dict[Agreement, Step]:

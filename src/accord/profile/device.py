@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from accord.backends.cuda.cupti import Activity, Call, Copy, Fill, Kernel, Wait
+from accord.backends.cuda.parts import PIECE
 from accord.profile.occupancy import Limits, Occupancy, occupancy
 
 __all__ = [
@@ -361,18 +362,19 @@ def _attributed(own: Sequence[Work], window: Window | None) -> list[tuple[Work, 
     kernels = [e.step for e in window.launches if e.nbytes is None]
     exact = len(kernels) == sum(isinstance(w, Kernel) for w in own)
     next_kernel = iter(kernels)
-    copies = [e for e in window.launches if e.nbytes is not None]
+    copies = [(e.step, e.nbytes) for e in window.launches if e.nbytes is not None]
     result: list[tuple[Work, Key | None]] = []
     for w in own:
         step = None
         if isinstance(w, Kernel):
             step = next(next_kernel) if exact else None
         elif isinstance(w, Copy):
-            # one whose two ends are the same memory was never started
-            place = next((k for k, e in enumerate(copies) if e.nbytes == w.nbytes), None)
+            # one whose two ends are the same memory was never started; a large one may be started in pieces
+            fits = (k for k, (_, left) in enumerate(copies) if left == w.nbytes or left > w.nbytes == PIECE)
+            place = next(fits, None)
             if place is not None:
-                step = copies[place].step
-                del copies[: place + 1]
+                step, left = copies[place]
+                copies[: place + 1] = [(step, left - w.nbytes)] if left > w.nbytes else []
         result.append((w, step))
     return result
 

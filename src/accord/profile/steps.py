@@ -10,8 +10,9 @@ from typing import Final
 from accord.backends.protocol import NativeKernel, ViewKernel
 from accord.plan.plan import Plan, Step
 from accord.profile.peaks import Bound, Peaks, bound
+from accord.runtime.arena import arena_blocks
 from accord.runtime.executor import Executor
-from accord.runtime.frame import Frame, arena_blocks
+from accord.runtime.frame import Frame
 from accord.runtime.observed import Observed, Operand
 from accord.runtime.watch import StepTime, WatchedRun
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accord.backends.memory import DeviceArray, Memory
+from accord.backends.memory import DeviceArray
 from accord.record import record
 
 __all__ = ["Binding"]
@@ -19,11 +19,11 @@ class Binding:
         env: Values of symbols.
         arrays: Where inputs and outputs are, by root slot. Nothing here keeps that memory alive.
         outputs: The outputs among them, in order.
-        memories: Those that inputs are in.
+        arrivals: Streams on which inputs are made, or outputs still used.
     """
 
     key: tuple[int, ...]
     env: dict[str, int]
     arrays: Mapping[int, DeviceArray]
     outputs: tuple[DeviceArray, ...]
-    memories: tuple[Memory, ...]
+    arrivals: tuple[int, ...]

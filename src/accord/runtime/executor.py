@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
-from accord.backends.protocol import Backend, HostKernel, NativeKernel, ViewKernel
-from accord.errors import AccordError, ExecutionError, InputError
+from accord.backends.protocol import Backend, Caller, HostKernel, NativeKernel, ViewKernel
+from accord.errors import AccordError, ExecutionError
 from accord.ir import dims as D
 from accord.ir.compute import content_symbol
 from accord.plan.plan import Plan, Slot, Step, Storage
-from accord.plan.types import TensorType
 from accord.runtime import control
+from accord.runtime.arena import Arena, orders_for
 from accord.runtime.binding import Binding
-from accord.runtime.frame import Arena, Frame, Segment, orders_for
+from accord.runtime.frame import Frame, Segment
 from accord.runtime.growth import refuse_growth
 from accord.runtime.late_steps import LateSteps
 from accord.runtime.returned import ReturnedMemory
 from accord.runtime.shortage import no_memory, no_memory_for_constants, no_memory_for_run
+from accord.runtime.solve import solve
 from accord.runtime.watch import WATCH, Running
 
 __all__ = ["Executor"]
@@ -103,6 +104,7 @@ class Executor:
         inputs: Sequence[Any],
         outer: Mapping[str, int] | None = None,
         into: Mapping[int, np.ndarray[Any, Any] | DeviceArray | Memory] | None = None,
+        stream: int | None = None,
     ) -> list[Any]:
         """The outputs for ``inputs`` (in the plan's order, checked and contiguous).
 
@@ -112,14 +114,17 @@ class Executor:
             outer: Values of symbols that an outer plan knows.
             into: By number of the output, memory to return it in where the shape is right: row-major, of the output's
                 dtype, apart from all inputs. What was in it is lost. Or the memory in which to make it.
+            stream: The device's stream on which the caller wants the run: see
+                :attr:`accord.backends.protocol.Caller.stream`.
 
         Raises:
             InputError: sizes that do not fit each other.
             ExecutionError: a kernel failed.
         """
         inputs = self._near(inputs)
+        caller = self._caller(inputs, into, stream)
         key, env = self._sizes(inputs, outer)
-        outputs: list[Any] = self._on_frame(key, self._run, inputs, env, into or {})
+        outputs: list[Any] = self._on_frame(key, self._run, inputs, env, into or {}, caller)
         return outputs
 
     def binding(self, inputs: Sequence[Any], outputs: Mapping[int, Any]) -> Binding | None:
@@ -140,24 +145,31 @@ class Executor:
         apart = {slot: a.kept_by(None) for slot, a in zip(self.plan.inputs, inputs, strict=True)}
         made = tuple(outputs[position].kept_by(None) for position, *_ in self._owned)
         apart |= {root: a for (_, _, root, _), a in zip(self._owned, made, strict=True)}
-        return Binding(key, env, apart, made, tuple({a.space: a.memory for a in inputs}.values()))
+        streams = (a.stream for a in (*inputs, *outputs.values()))
+        return Binding(key, env, apart, made, tuple(dict.fromkeys(s for s in streams if s is not None)))
 
-    def run_bound(self, binding: Binding) -> None:
+    def run_bound(self, binding: Binding, stream: int | None = None) -> int | None:
         """A run on the memory of ``binding``, which its caller keeps alive.
+
+        Args:
+            binding: Of a run with equal arrays.
+            stream: As for :meth:`run`.
+
+        Returns:
+            The stream on which the outputs may still be made; None: they are there.
 
         Raises:
             ExecutionError: a kernel failed.
         """
-        for memory in binding.memories:
-            memory.settle()
-        self._on_frame(binding.key, self._run_again, binding)
+        caller = Caller(stream, binding.arrivals) if binding.arrivals or stream is not None else None
+        self._on_frame(binding.key, self._run_again, binding, caller)
+        return stream if caller is not None and caller.pending is not None else None
 
-    def _run_again(self, frame: Frame, arena: Arena, binding: Binding) -> None:
+    def _run_again(self, frame: Frame, arena: Arena, binding: Binding, caller: Caller | None) -> None:
         if frame.bound is not binding:
-            frame.bind_caller(binding.arrays)
+            frame.bind_caller(binding.arrays, arena)
             frame.bound = binding
-        for segment in frame.segments:
-            self.run_segment(segment, frame, arena, binding.env)
+        self._run_segments(frame, arena, binding.env, caller)
 
     def _on_frame(self, key: tuple[int, ...], action: Callable[..., Any], *arguments: Any) -> Any:
         """What ``action`` gives for a frame for these sizes, an arena that it is attached to, and ``arguments``."""
@@ -178,15 +190,16 @@ class Executor:
                 break
         else:
             return inputs
-        found, settling = [], {}
-        for i, v, space in zip(self.plan.inputs, inputs, self._read_in, strict=True):
-            stays = isinstance(v, DeviceArray) and v.space == space and self._fits(i, v)
-            found.append(v.numpy() if isinstance(v, DeviceArray) and not stays else v)
-            if stays:
-                settling[space] = v.memory
-        for memory in settling.values():
-            memory.settle()
-        return found
+        return [
+            v.numpy() if isinstance(v, DeviceArray) and not (v.space == space and self._fits(i, v)) else v
+            for i, v, space in zip(self.plan.inputs, inputs, self._read_in, strict=True)
+        ]
+
+    def _caller(self, inputs: Sequence[Any], into: Mapping[int, Any] | None, stream: int | None) -> Caller | None:
+        """What the run has to do with others' streams; None: nothing."""
+        given = [*inputs, *into.values()] if into else inputs
+        arrivals = {v.stream: None for v in given if isinstance(v, DeviceArray) and v.stream is not None}
+        return Caller(stream, tuple(arrivals)) if arrivals or stream is not None else None
 
     def _fits(self, slot: int, array: DeviceArray) -> bool:
         """Whether the plan can have input or output ``slot`` where an array of the caller's is."""
@@ -235,10 +248,10 @@ class Executor:
                 raise no_memory_for_constants(error, self.plan, space) from error
 
     def memory(self, env: Mapping[str, int]) -> tuple[Frame, int]:
-        """The frame for these sizes and its arena's size in bytes; nothing is run."""
+        """The frame for these sizes and the size of its arenas in bytes; nothing is run."""
         frame, arena = self._borrow(tuple(env[s] for s in self.plan.symbols), attach=False)
         self._give_back(frame, arena)
-        return frame, frame.arena_bytes
+        return frame, frame.arena_bytes + sum(frame.space_bytes.values())
 
     def held(self) -> int:
         """Bytes of the arenas that are kept, those of body graphs too."""
@@ -250,6 +263,8 @@ class Executor:
         """Give memory that no run uses back to the system; returns the number of bytes."""
         with self._lock:
             freed = sum(a.nbytes for a in self._arenas)
+            for arena in self._arenas:
+                arena.settle()
             self._arenas.clear()
             self._frames.clear()
             self._late_steps.forget()
@@ -289,56 +304,7 @@ class Executor:
         return env
 
     def _solve(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> dict[str, int]:
-        """Values of the plan's symbols from the shapes of ``inputs``; contradictions are errors."""
-        plan = self.plan
-        env: dict[str, int] = {}
-        rest: list[tuple[str, int, D.DimLike, int]] = []
-        for slot, value in zip(plan.inputs, inputs, strict=True):
-            s = plan.slots[slot]
-            if not isinstance(s.type, TensorType) or s.type.shape is None or value is None:
-                continue
-            actual = value.shape
-            if len(actual) != len(s.type.shape):
-                raise InputError(
-                    "wrong rank",
-                    value=s.name,
-                    expected=f"{len(s.type.shape)} axes: {_text(s.type.shape)}",
-                    found=list(actual),
-                )
-            for axis, (d, n) in enumerate(zip(s.type.shape, actual, strict=True)):
-                if isinstance(d, int):
-                    if d != n:
-                        raise InputError(
-                            f"wrong size on axis {axis}", value=s.name, expected=_text(s.type.shape), found=list(actual)
-                        )
-                    continue
-                names = D.symbols_of(d)
-                if len(names) == 1 and str(d) in names:
-                    known = env.setdefault(str(d), n)
-                    if known != n:
-                        raise InputError(
-                            f"size '{d}' on axis {axis} differs from another input's",
-                            value=s.name,
-                            expected=f"{d} = {known}",
-                            found=list(actual),
-                            remedy=f"All inputs must agree on '{d}'.",
-                        )
-                else:
-                    rest.append((s.name, axis, d, n))
-        for position, symbol in self._contents:
-            value = inputs[position]
-            if value is not None:
-                env[symbol] = int(value.reshape(()))
-        for name, v in (outer or {}).items():
-            env.setdefault(name, v)
-        for symbol in plan.symbols:
-            env.setdefault(symbol, 0)
-        for name, axis, d, n in rest:
-            if D.symbols_of(d) <= env.keys() and D.evaluate(d, env) != n:
-                raise InputError(
-                    f"wrong size on axis {axis}", value=name, expected=f"{d} = {D.evaluate(d, env)}", found=n
-                )
-        return env
+        return solve(self.plan, self._contents, inputs, outer)
 
     def _borrow(self, key: tuple[int, ...], *, attach: bool = True) -> tuple[Frame, Arena]:
         with self._lock:
@@ -379,6 +345,7 @@ class Executor:
         inputs: Sequence[Any],
         env: dict[str, int],
         into: Mapping[int, np.ndarray[Any, Any] | DeviceArray | Memory],
+        caller: Caller | None,
     ) -> list[Any]:
         plan = self.plan
         arrays: dict[int, Any] = dict(zip(plan.inputs, inputs, strict=True))
@@ -388,20 +355,52 @@ class Executor:
         values = frame.values
         for i, value in zip(plan.inputs, inputs, strict=True):
             values[i] = value
-        frame.bind_caller(arrays)
+        frame.bind_caller(arrays, arena)
         watch = WATCH.get()
         if watch is not None:
+            arena.settle()
+            self._settle(caller, arrays)
             watch.run(Running(self, frame, arena, env, arrays))
             return [self._result(i, values, arrays) for i in plan.outputs]
-        for segment in frame.segments:  # as run_segment, without a call for each
-            if isinstance(segment, int):
-                self._python_step(segment, plan.steps[segment], values, env, arena)
-            else:
+        if caller is not None and any(isinstance(s, int) for s in frame.segments):
+            self._settle(caller, arrays)  # steps that Python starts are on no stream of the caller's
+        self._run_segments(frame, arena, env, caller)
+        results = [self._result(i, values, arrays) for i in plan.outputs]
+        if caller is not None:
+            for r in results:
+                if isinstance(r, DeviceArray):
+                    r.stream = None if caller.pending is None else caller.stream
+        return results
+
+    def _run_segments(self, frame: Frame, arena: Arena, env: dict[str, int], caller: Caller | None) -> None:
+        if arena.pending is not None:
+            caller = Caller() if caller is None else caller
+            caller.before, arena.pending = arena.pending, None
+        try:
+            for segment in frame.segments:  # as run_segment, without a call for each
+                if isinstance(segment, int):
+                    if caller is not None and caller.pending is not None:
+                        caller.pending.wait()
+                        caller.pending = None
+                    self._python_step(segment, self.plan.steps[segment], frame.values, env, arena)
+                    continue
                 program, steps = segment
-                failed = program.run()
+                failed = program.run() if caller is None else program.run_for(caller)
                 if failed >= 0:
                     raise self._refused(steps[failed], program.refusal)
-        return [self._result(i, values, arrays) for i in plan.outputs]
+        finally:
+            if caller is not None:
+                arena.pending = caller.pending or caller.before
+
+    @staticmethod
+    def _settle(caller: Caller | None, arrays: Mapping[int, Any]) -> None:
+        """Wait for all that a run would have others' streams wait for."""
+        if caller is None:
+            return
+        streams = {*caller.arrivals, *(() if caller.stream is None else (caller.stream,))}
+        for memory in {id(a.memory): a.memory for a in arrays.values() if isinstance(a, DeviceArray)}.values():
+            for stream in streams:
+                memory.settle(stream)
 
     def _new_output(
         self, given: np.ndarray[Any, Any] | DeviceArray | Memory | None, root: int, shape: tuple[int, ...], dtype: Any
@@ -569,7 +568,3 @@ def _describe(value: Any) -> str:
     if isinstance(value, (np.ndarray, DeviceArray)):
         return f"{value.dtype}{list(value.shape)}"
     return type(value).__name__
-
-
-def _text(shape: D.Shape) -> str:
-    return "[" + ", ".join(str(d) for d in shape) + "]"

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block, DeviceArray, Memory
-from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, ViewKernel
+from accord.backends.memory import HOST, DeviceArray
+from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, Turn
 from accord.errors import ExecutionError, InputError
 from accord.ir.agreement import Agreement
 from accord.model.limits import physical_memory
-from accord.plan.arena import ALIGNMENT, ArenaOrder, arrange
-from accord.plan.arena import Block as Span
+from accord.plan.arena import align
 from accord.plan.plan import Plan, Sizes, Step, Storage
+from accord.runtime.arena import Arena, Orders
 from accord.runtime.binding import Binding
 from accord.runtime.growth import HOST_SCRATCH
 
-__all__ = ["Arena", "Frame", "Segment", "arena_blocks", "disagreement", "orders_for"]
+__all__ = ["Frame", "Segment", "disagreement"]
 
 #: A program and the step of each of its phases, or the index of a step that Python runs.
 Segment: TypeAlias = "tuple[Program, list[int]] | int"
@@ -35,67 +35,42 @@ Segment: TypeAlias = "tuple[Program, list[int]] | int"
 _MAX_ELEMENTS = 1 << 56
 
 
-class Arena:
-    """One block of aligned memory in the host's memory, and one in each other memory that a plan needs; they only grow.
-
-    Attributes:
-        buffer: The host's.
-        address: Where it begins.
-        blocks: The others, by space.
-    """
-
-    def __init__(self) -> None:
-        self._raw = np.empty(0, np.uint8)
-        self.buffer = self._raw
-        self.address = 0
-        self.blocks: dict[str, Block] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in all memories."""
-        return self.buffer.nbytes + sum(b.nbytes for b in self.blocks.values())
-
-    def ensure_in(self, memory: Memory, nbytes: int) -> int:
-        """The address of the block in ``memory``, which has room for at least ``nbytes`` bytes."""
-        block = self.blocks.get(memory.space)
-        if block is None or block.nbytes < nbytes:
-            self.blocks.pop(memory.space, None)  # before the larger one is asked for
-            block = None
-            block = self.blocks[memory.space] = memory.allocate(nbytes)
-        return block.address
-
-    def holds(self, array: DeviceArray) -> bool:
-        """Whether an array is in one of the blocks."""
-        block = self.blocks.get(array.space)
-        return block is not None and block.address <= array.address < block.address + block.nbytes
-
-    def ensure(self, nbytes: int) -> None:
-        """Have room for at least ``nbytes`` bytes. What was in it is lost when it grows."""
-        if nbytes > self.buffer.nbytes:
-            self._raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-            start = -self._raw.ctypes.data % ALIGNMENT
-            self.buffer = self._raw[start : start + nbytes]
-            self.address = self.buffer.ctypes.data
-
-
-def arena_blocks(plan: Plan, space: str = HOST) -> list[Span]:
-    """The blocks that a plan needs in a memory: one for each memory class that lives in the arena."""
-    spans: dict[int, tuple[int, int]] = {}
-    for s in plan.slots:
-        if s.storage is Storage.ARENA and s.space == space:
-            first, last = spans.get(s.root, (s.first, s.last))
-            spans[s.root] = (min(first, s.first), max(last, s.last))
-    return [Span(root, first, last) for root, (first, last) in spans.items()]
-
-
 @dataclass(slots=True)
 class _Run:
-    """Consecutive native steps of one backend: phases, the spans of their operands in the table, their steps."""
+    """Consecutive native steps of one backend: phases, the spans of their operands in the table, their steps.
+
+    Attributes:
+        backend: Its name.
+        launches: Phases and how they start.
+        spans: Where each one's operands are in the table.
+        steps: Each one's step.
+        turns: When each one may start.
+        staged: Where an operand is that is memory of the host for a copy, and the step.
+    """
 
     backend: str
     launches: list[tuple[Phase, Launch]] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    staged: list[tuple[int, int]] = field(default_factory=list)
+    _ends: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of a step: phases after which it has ended
+    _last: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of a stream: the same for its last step
+
+    def start(self, step: Step) -> tuple[int, ...]:
+        """Phases on other streams that must have ended before the first phase of ``step``.
+
+        A step waits for another's last phase. One that has no phases for the sizes at hand (a value is empty) hands on
+        what it would have waited for.
+        """
+        waits = {*self._last.get(step.stream, ()), *(p for w in step.waits for p in self._ends[w])}
+        return tuple(sorted(p for p in waits if self.turns[p].stream != step.stream))
+
+    def end(self, index: int, step: Step, waits: tuple[int, ...], count: int) -> None:
+        """Note that step ``index`` has added ``count`` phases."""
+        before = self._last.get(step.stream, ())
+        ends = (len(self.turns) - 1,) if count else tuple(sorted({*before, *waits}))
+        self._ends[index] = self._last[step.stream] = ends
 
 
 class Frame:
@@ -107,6 +82,7 @@ class Frame:
         returned_bytes: Of all memory that is returned, as far as it is known before the run.
         arena_bytes: Arena in the host's memory that a run needs.
         space_bytes: Arenas in other memories that it needs, by space.
+        staging_bytes: Memory of the host on the way to other memories that it needs, by their space.
         segments: In order.
         values: For each slot the array (or other value) that Python steps see.
         bound: What the caller's arrays were bound by last, if their addresses are still in the table.
@@ -151,6 +127,17 @@ class Frame:
         self._constants = constants or {}
         self._memories = {b.memory.space: b.memory for b in backends.values() if b.memory is not None}
         self._space_bases: dict[str, int] = {}
+        #: By number of the step: where the host's memory for a copy is, and in the staging of which space. Each has its
+        #: own place: the host fills them ahead of the device.
+        self._staged_at: dict[int, tuple[str, int]] = {}
+        self.staging_bytes: dict[str, int] = {}
+        for i in plan.native_steps:
+            step = plan.steps[i]
+            if isinstance(step.kernel, NativeKernel) and step.kernel.staged:
+                space = backends[step.placement.backend].space
+                start = self.staging_bytes.get(space, 0)
+                self._staged_at[i] = space, start
+                self.staging_bytes[space] = start + align(nbytes[step.outputs[0]])
         self.returned_bytes = sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
         self._refuse_too_large(nbytes)
         self._base = 0
@@ -215,7 +202,7 @@ class Frame:
     def _refuse_too_large(self, nbytes: Mapping[int, int]) -> None:
         """What no machine of this size can hold; asking for it could end the process instead of raising an error."""
         plan = self.plan
-        needed = self.arena_bytes + self.returned_bytes
+        needed = self.arena_bytes + self.returned_bytes + sum(self.staging_bytes.values())
         needed += max((self._scratch(step) for step in plan.steps if isinstance(step.kernel, HostKernel)), default=0)
         if needed > physical_memory():
             largest = max(nbytes, key=lambda i: nbytes[i])
@@ -273,7 +260,7 @@ class Frame:
         plan = self.plan
         used = set(plan.outputs)
         for index, step in enumerate(plan.steps):
-            if step.late or not (isinstance(step.kernel, NativeKernel) or self._is_free(index)):
+            if step.late or not (isinstance(step.kernel, NativeKernel) or plan.is_free(index)):
                 used.update(step.inputs)
                 used.update(step.outputs)
                 used.update(c for b in step.bodies for c in b.captured)
@@ -284,27 +271,16 @@ class Frame:
         plan = self.plan
         operands: list[int] = []  # slot of each table entry
         runs: list[_Run | int] = []
-        for index, step in enumerate(plan.steps):
-            kernel = step.kernel
-            if index not in step_sizes or not isinstance(kernel, NativeKernel):
-                if not self._is_free(index):
-                    runs.append(index)
-                continue
-            slots = [step.inputs[i] for i in kernel.reads] + [o for o in step.outputs if o >= 0]
-            if step.workspace >= 0:
-                slots.append(step.workspace)
-            last = runs[-1] if runs else None
-            if not isinstance(last, _Run) or last.backend != step.placement.backend or self._stepwise:
-                last = _Run(step.placement.backend)
-                runs.append(last)
-            for phase, launch in zip(kernel.phases, kernel.launches(step_sizes[index]), strict=True):
-                if not launch.tasks:
-                    continue
-                start = len(operands)
-                operands.extend(slots[i] for i in phase.operands)
-                last.launches.append((phase, launch))
-                last.spans.append((start, len(operands)))
-                last.steps.append(index)
+        for segment in plan.segments:
+            if isinstance(segment, int):
+                runs.append(segment)
+            elif self._stepwise:
+                for index in segment.steps:
+                    alone = replace(plan.steps[index], stream=0, waits=())
+                    runs.append(self._run([(index, alone)], segment.backend, step_sizes, operands))
+            else:
+                steps = [(index, plan.steps[index]) for index in segment.steps]
+                runs.append(self._run(steps, segment.backend, step_sizes, operands))
         self._table = np.zeros(len(operands), np.int64)
         arenas: dict[str, list[tuple[int, int]]] = {}
         caller: dict[int, list[tuple[int, int]]] = {}
@@ -314,6 +290,8 @@ class Frame:
         #: Roots whose entries point to a caller's memory, and where that is.
         self._lent: dict[int, int] = {}
         for i, slot in enumerate(operands):
+            if slot < 0:
+                continue
             root, start = plan.slots[slot].root, self._sizes.offsets.get(slot, 0)
             storage = plan.slots[root].storage
             if storage is Storage.ARENA:
@@ -326,10 +304,15 @@ class Frame:
             elif storage in (Storage.INPUT, Storage.OUTPUT):
                 caller.setdefault(root, []).append((i, start))
         #: By space, which entries of the table point into its arena, and how far.
-        self._arena_entries = {
-            space: (np.array([i for i, _ in found], np.int64), np.array([at for _, at in found], np.int64))
-            for space, found in arenas.items()
-        }
+        self._arena_entries = _as_arrays(arenas)
+        places: dict[str, list[tuple[int, int]]] = {}
+        for run in runs:
+            for i, index in run.staged if isinstance(run, _Run) else ():
+                space, start = self._staged_at[index]
+                places.setdefault(space, []).append((i, start))
+        #: By space, which entries of the table are places for copies, and how far into its staging.
+        self._staging_entries = _as_arrays(places)
+        self._staging_bases: dict[str, int] = {}
         # NumPy takes several times as long to store one element
         self._cells = (ctypes.c_int64 * len(operands)).from_buffer(self._table.data) if operands else None
         #: Table entries of the caller's arrays by root: where, and what to add to the address.
@@ -339,17 +322,42 @@ class Frame:
                 self.segments.append(run)
             elif run.launches:
                 tables = [self._table[a:b] for a, b in run.spans]
-                program = backends[run.backend].program(run.launches, tables, plan.threads)
+                rest = (plan.threads, run.turns) if any(t.stream for t in run.turns) else (plan.threads,)
+                program = backends[run.backend].program(run.launches, tables, *rest)
                 program.name_of = functools.partial(_phase_name, plan, run.steps)
                 self.segments.append((program, run.steps))
 
-    def _is_free(self, index: int) -> bool:
-        """True for a view that shares its input's memory: nothing has to run."""
-        step, slots = self.plan.steps[index], self.plan.slots
-        if not isinstance(step.kernel, ViewKernel):
-            return False
-        out = step.outputs[0]
-        return out < 0 or (slots[out].storage is not Storage.LATE and slots[out].root == slots[step.inputs[0]].root)
+    def _run(
+        self,
+        steps: Sequence[tuple[int, Step]],
+        backend: str,
+        step_sizes: Mapping[int, tuple[int, ...]],
+        operands: list[int],
+    ) -> _Run:
+        """Consecutive steps; their operands' slots are added to ``operands``, and -1 for what is staged in no slot."""
+        run = _Run(backend)
+        for index, step in steps:
+            kernel = step.kernel
+            assert isinstance(kernel, NativeKernel)
+            slots = [step.inputs[i] for i in kernel.reads] + [o for o in step.outputs if o >= 0]
+            if step.workspace >= 0:
+                slots.append(step.workspace)
+            if kernel.staged:
+                slots.append(-1)
+            launches = kernel.launches(step_sizes[index])
+            started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
+            waits = run.start(step)
+            for k, (phase, launch) in enumerate(started):
+                start = len(operands)
+                operands.extend(slots[i] for i in phase.operands)
+                run.launches.append((phase, launch))
+                run.spans.append((start, len(operands)))
+                if kernel.staged:
+                    run.staged.append((len(operands) - 1, index))
+                run.steps.append(index)
+                run.turns.append(Turn(step.stream, () if k else waits))
+            run.end(index, step, waits, len(started))
+        return run
 
     def attach(self, arena: Arena) -> None:
         """Point everything that lives in the arena into ``arena``."""
@@ -374,10 +382,11 @@ class Frame:
             self._table[entries] = offsets + base
             self.bound = None  # there may be entries of the caller's among them
 
-    def bind_caller(self, arrays: Mapping[int, Any]) -> None:
+    def bind_caller(self, arrays: Mapping[int, Any], arena: Arena) -> None:
         """Write the addresses of the caller's inputs and of the new outputs, by root slot."""
         self.bound = None
         cells = self._cells
+        staged = bool(self.staging_bytes) and not self.plan.all_lent
         for slot, entries in self._entries.items():
             array = arrays[slot]
             if isinstance(array, DeviceArray):
@@ -385,10 +394,13 @@ class Frame:
                 self._lend(slot, address)
             else:
                 address = array.__array_interface__["data"][0]
+                staged = True
                 if self._lent:
                     self._take_back(slot)
             for i, start in entries:
                 cells[i] = address + start  # type: ignore[index]
+        if staged:
+            self._attach_staging(arena)
         for i, root in self._caller_views:
             source = arrays.get(root)
             self.values[i] = None if source is None else self._caller_part(i, source)
@@ -396,9 +408,18 @@ class Frame:
             far = self.plan.slots[i]
             base = self._lent.get(root)
             if base is None:
-                base = self._space_bases[far.space] + self._bases[root]
+                base = self._space_bases.get(far.space, 0) + self._bases[root]  # there is none for no bytes
             assert far.dtype is not None
             self.values[i] = DeviceArray(self._memories[far.space], base + start, shape, far.dtype)
+
+    def _attach_staging(self, arena: Arena) -> None:
+        for space, nbytes in self.staging_bytes.items():
+            base = arena.ensure_staging(self._memories[space], nbytes)
+            if base != self._staging_bases.get(space):
+                self._staging_bases[space] = base
+                found = self._staging_entries.get(space)  # there is none if all copies are of no bytes
+                if found is not None:
+                    self._table[found[0]] = found[1] + base
 
     def _lend(self, slot: int, address: int) -> None:
         """Let the copy of ``slot`` in another memory be the caller's own; the copy to itself does nothing."""
@@ -485,6 +506,16 @@ def disagreement(agreement: Agreement, step: Step, size: int, other: int) -> Inp
     )
 
 
+def _as_arrays(
+    places: Mapping[str, Sequence[tuple[int, int]]],
+) -> dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """Pairs of integers by space, as two arrays."""
+    return {
+        space: (np.array([i for i, _ in found], np.int64), np.array([at for _, at in found], np.int64))
+        for space, found in places.items()
+    }
+
+
 def _phase_name(plan: Plan, steps: Sequence[int], number: int) -> str:
     """The kernel and the node of a phase of a program."""
     step = plan.steps[steps[number]]
@@ -497,24 +528,3 @@ def _count(shape: Sequence[int]) -> int:
     for d in shape:
         n *= d
     return n
-
-
-#: By space, what arranges its arena for given sizes of the slots.
-Orders: TypeAlias = "Mapping[str, Callable[[Mapping[int, int]], ArenaOrder]]"
-
-
-def orders_for(plan: Plan) -> Orders:
-    """For each memory a function that arranges its arena for the first sizes it sees and keeps that order."""
-    return {space: _order_for(plan, space) for space in sorted({HOST, *(s.space for s in plan.slots)})}
-
-
-def _order_for(plan: Plan, space: str) -> Callable[[Mapping[int, int]], ArenaOrder]:
-    blocks = arena_blocks(plan, space)
-    cached: list[ArenaOrder] = []
-
-    def order(nbytes: Mapping[int, int]) -> ArenaOrder:
-        if not cached:
-            cached.append(arrange(blocks, dict(nbytes)))
-        return cached[0]
-
-    return order

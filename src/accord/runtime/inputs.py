@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from accord.backends import dlpack
 from accord.backends.discovery import backend_named
 from accord.backends.memory import DeviceArray, Memory
 from accord.backends.protocol import Backend
 from accord.errors import InputError
 from accord.plan.plan import Plan
 from accord.plan.types import OptionalType, SequenceType, TensorType, ValueType
+
+#: The default stream in ``__cuda_array_interface__``.
+_DEFAULT_STREAM = 1
 
 __all__ = ["Matcher", "as_array", "device_array", "match_inputs", "place_of"]
 
@@ -146,7 +150,7 @@ def _tensor(name: str, kind: TensorType, value: Any) -> Any:
 
 
 def device_array(name: str, value: Any) -> DeviceArray | None:
-    """What has ``__cuda_array_interface__``, without a copy; None for anything else.
+    """What has ``__cuda_array_interface__``, or DLPack and is on a GPU, without a copy; None for anything else.
 
     Raises:
         InputError: it is not row-major.
@@ -154,11 +158,25 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
     """
     if isinstance(value, DeviceArray):
         return value
-    facts = getattr(value, "__cuda_array_interface__", None)
-    if facts is None:
+    if isinstance(value, np.ndarray):
         return None
-    address = int(facts["data"][0] or 0)
-    shape, dtype, strides = tuple(facts["shape"]), np.dtype(facts["typestr"]), facts.get("strides")
+    facts = getattr(value, "__cuda_array_interface__", None)
+    if facts is not None:
+        address, shape, dtype = int(facts["data"][0] or 0), tuple(facts["shape"]), np.dtype(facts["typestr"])
+        _check_row_major(name, shape, facts.get("strides"), dtype)
+        return DeviceArray(_cuda_memory(address), address, shape, dtype, value, _stream_of(facts))
+    kind, number = value.__dlpack_device__() if hasattr(value, "__dlpack_device__") else (None, 0)
+    if kind != dlpack.CUDA:
+        return None
+    memory = _cuda(number).memory
+    assert memory is not None
+    stream = memory.incoming()
+    found = dlpack.taken(value, stream)
+    _check_row_major(name, found.shape, found.strides, found.dtype)
+    return DeviceArray(memory, found.address, found.shape, found.dtype, found.owner, stream)
+
+
+def _check_row_major(name: str, shape: tuple[int, ...], strides: Sequence[int] | None, dtype: np.dtype[Any]) -> None:
     if strides is not None and tuple(strides) != contiguous_strides(shape, dtype.itemsize):
         raise InputError(
             "an array on the device has to be row-major",
@@ -166,16 +184,23 @@ def device_array(name: str, value: Any) -> DeviceArray | None:
             found=f"shape {shape} with strides {tuple(strides)}",
             remedy="Make it contiguous (`x.contiguous()` in PyTorch).",
         )
-    return DeviceArray(_cuda_memory(address), address, shape, dtype, value)
+
+
+def _stream_of(facts: Mapping[str, Any]) -> int | None:
+    """The stream on which an array with this interface is made; None: it is there.
+
+    Before its version 3 the interface says nothing of streams; PyTorch's tensors are made on the default one.
+    """
+    return facts.get("stream") if facts.get("version", 0) >= 3 else _DEFAULT_STREAM
 
 
 def place_of(value: Any) -> Hashable:
-    """Where an array on a device is and how it lies there: equal for any two that a run cannot tell apart.
+    """Where an array on a device is, how it lies there, on which stream: equal where a run cannot tell two apart.
 
     None for what may be no such array, or is not row-major.
     """
     if type(value) is DeviceArray:
-        return value.address, value.shape, value.dtype
+        return value.address, value.shape, value.dtype, value.stream
     if type(value).__module__ == "torch":  # several times as fast as what it has for others
         try:
             return (value.data_ptr(), value.shape, value.dtype) if value.is_contiguous() else None
@@ -184,18 +209,18 @@ def place_of(value: Any) -> Hashable:
     facts = getattr(value, "__cuda_array_interface__", None)
     if facts is None or facts.get("strides") is not None:
         return None
-    return facts["data"][0], facts["shape"], facts["typestr"]
+    return facts["data"][0], facts["shape"], facts["typestr"], _stream_of(facts)
 
 
 def _cuda_memory(address: int) -> Memory:
-    memory = _cuda().memory_at(address)
+    memory = _cuda(0).memory_at(address)
     assert memory is not None
     return memory
 
 
 @functools.cache
-def _cuda() -> Backend:
-    backend = backend_named("cuda")
+def _cuda(number: int) -> Backend:
+    backend = backend_named("cuda" if number == 0 else f"cuda:{number}")
     backend.require()
     return backend
 

@@ -97,7 +97,7 @@ class IOBinding:
         self._inputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Wait for copies of inputs to a device; host memory needs none."""
+        """Wait for copies of inputs to a device; they are made when :meth:`bind_ortvalue_input` returns."""
 
     # outputs
 
@@ -153,7 +153,15 @@ class IOBinding:
         self._results = []
 
     def synchronize_outputs(self) -> None:
-        """Wait for outputs that a device still computes; on the host a run returns when they are there."""
+        """Wait for outputs that a device still computes.
+
+        A run has made them when it returns, unless the session runs on a stream of the caller's (option
+        ``user_compute_stream`` of a provider).
+        """
+        for result in self._results:
+            value = result.value
+            if isinstance(value, DeviceArray) and value.stream is not None:
+                value.memory.settle(value.stream)
 
     def get_outputs(self) -> list[OrtValue]:
         """Outputs of the last run, in the order in which they were bound; empty before the first run."""

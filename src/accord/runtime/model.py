@@ -17,7 +17,7 @@ from accord.backends.memory import DeviceArray, Memory
 from accord.backends.protocol import StoredCodeError, ViewKernel
 from accord.errors import InputError, ModelError
 from accord.ir import dims as D
-from accord.ir.compute import content_symbol
+from accord.ir.compute import content_symbol, representative
 from accord.ir.dims import Dim, DimLike
 from accord.model.limits import Limits
 from accord.plan.plan import Plan
@@ -98,13 +98,9 @@ def guess(condition: Dim) -> bool:
     A comparison of an input's content with a constant is taken to hold.
     """
     contents = [s for s in D.symbols_of(condition) if s.startswith(content_symbol(""))]
-    sizes = {s: 1 if s.endswith(".0") or s.lower() in _BATCH else _LARGE for s in D.symbols_of(condition)}
+    sizes = {s: representative(s) for s in D.symbols_of(condition)}
     candidates = [int(n) for n in re.findall(r"\d+", str(condition))] if contents else []
     return any(D.evaluate(condition, {**sizes, **dict.fromkeys(contents, value)}) for value in (*candidates, 0))
-
-
-_LARGE = 512
-_BATCH = frozenset({"n", "b", "batch", "batch_size", "batchsize"})
 
 
 @dataclass(frozen=True)
@@ -296,7 +292,7 @@ class Model:
 
     run = __call__
 
-    def run_into(self, named: Mapping[str, Any], into: Mapping[str, Any]) -> Outputs:
+    def run_into(self, named: Mapping[str, Any], into: Mapping[str, Any], *, stream: int | None = None) -> Outputs:
         """Run the model with outputs in the caller's memory, without a copy where the plan allows it.
 
         Args:
@@ -304,6 +300,9 @@ class Model:
             into: By name of the output, the array that shall hold it: NumPy's, or one in a device's memory
                 (:class:`~accord.backends.memory.DeviceArray`, anything with ``__cuda_array_interface__``); or the
                 :class:`~accord.backends.memory.Memory` in which a new one shall be made.
+            stream: A stream of the device, as its address (``torch.cuda.current_stream().cuda_stream``). The run comes
+                after what is on it and before what is put on it later. Where all outputs are in the device's memory the
+                call may return before the run is over. Devices without streams take no notice.
 
         Returns:
             All outputs; those in ``into`` are the arrays given.
@@ -315,11 +314,13 @@ class Model:
         bound = None if places is None else self._bound.get(places)
         if bound is not None and WATCH.get() is None:
             executor, binding = bound
-            executor.run_bound(binding)
+            left = executor.run_bound(binding, stream)
             given = [into[n] for n in self._names]
             found = [
                 g if isinstance(g, DeviceArray) else a.kept_by(g) for g, a in zip(given, binding.outputs, strict=True)
             ]
+            for array in found:
+                array.stream = left
             return Outputs(found, self._names)
         values = self._match((), named)
         unknown = [n for n in into if n not in self._names]
@@ -329,7 +330,7 @@ class Model:
         arrays = [v for v in values if isinstance(v, (np.ndarray, DeviceArray))]
         direct = {k: a for k, a in targets.items() if self._is_direct(k, a, arrays)}
         executor = self._executor_for(values)
-        results = executor.run(values, into=direct)
+        results = executor.run(values, into=direct, stream=stream)
         if places is not None:
             self._remember(places, executor, values, {k: a for k, a in direct.items() if results[k] is a})
         for k, target in targets.items():
@@ -414,8 +415,8 @@ class Model:
             shapes: By input name; only inputs with symbolic sizes need one.
 
         Returns:
-            Bytes: "arena" (the planned peak of intermediate values), "unshared" (one buffer for each value),
-            "constants".
+            Bytes: "arena" (the planned peak of intermediate values, in all memories), "staging" (the host's, for values
+            on their way between memories), "unshared" (one buffer for each value), "constants".
 
         Raises:
             InputError: a size stays unknown.
@@ -435,7 +436,12 @@ class Model:
         for i, s in enumerate(plan.slots):
             if i in frame.sizes.shapes and s.first >= 0 and s.dtype is not None:
                 unshared += int(np.prod(frame.sizes.shapes[i], dtype=np.int64)) * s.dtype.itemsize
-        return {"arena": arena, "unshared": unshared, "constants": sum(a.nbytes for a in plan.constants.values())}
+        return {
+            "arena": arena,
+            "staging": sum(frame.staging_bytes.values()),
+            "unshared": unshared,
+            "constants": sum(a.nbytes for a in plan.constants.values()),
+        }
 
 
 def _target(name: str, array: Any) -> Any:

@@ -18,10 +18,13 @@ __all__ = [
     "provider_device",
     "resolve_providers",
     "set_default_logger_severity",
+    "stream_of",
 ]
 
 LOGGER = logging.getLogger("accord")
 
+#: ONNX Runtime's name for the option that gives the stream to run on, as a number.
+STREAM_OPTION = "user_compute_stream"
 #: Names under which ONNX Runtime's users know a device.
 _ALIASES = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 #: The option that is the number of a device.
@@ -100,7 +103,7 @@ def resolve_providers(
 
     Args:
         providers: Names, or pairs of name and options, the most wanted first; None or empty asks for the CPU.
-        options: Options by provider, where ``providers`` has names only.
+        options: Options by provider, where ``providers`` has names only. One has an effect: the stream.
         fallback: Whether the CPU may be used when none of the providers can be.
 
     Returns:
@@ -124,9 +127,9 @@ def resolve_providers(
             )
         else:
             usable[name] = given
-            unused = [option for option in given if option != _DEVICE_ID]
-            if unused:
-                warnings.warn(f"Options of provider '{name}' have no effect: {', '.join(unused)}", stacklevel=4)
+            idle = [o for o in given if o not in (STREAM_OPTION, _DEVICE_ID) or provider_device(name) == "cpu"]
+            if idle:
+                warnings.warn(f"Options of provider '{name}' have no effect: {', '.join(idle)}", stacklevel=4)
     if not usable:
         names = ", ".join(name for name, _ in wanted)
         if wanted and not fallback:
@@ -144,6 +147,18 @@ def resolve_providers(
     if not (number.isascii() and number.isdigit()):
         raise InputError(f"option '{_DEVICE_ID}' of provider '{name}' is no number", found=number)
     return usable, device if int(number) == 0 else f"{device}:{int(number)}"
+
+
+def stream_of(options: dict[str, str]) -> int | None:
+    """The stream that a provider's options name, if they do.
+
+    Raises:
+        InputError: it is no number.
+    """
+    text = options.get(STREAM_OPTION)
+    if text is not None and not text.isdigit():
+        raise InputError(f"option '{STREAM_OPTION}'", expected="the address of a stream, as a number", found=text)
+    return None if text is None else int(text)
 
 
 def _pairs(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:

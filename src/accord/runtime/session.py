@@ -23,7 +23,7 @@ from accord.runtime.io_binding import IOBinding
 from accord.runtime.model import Model
 from accord.runtime.options import Options
 from accord.runtime.ort_value import OrtValue
-from accord.runtime.providers import LOGGER, resolve_providers
+from accord.runtime.providers import LOGGER, resolve_providers, stream_of
 from accord.runtime.session_options import RunOptions, SessionOptions
 from accord.runtime.session_profile import SessionProfile
 
@@ -110,6 +110,7 @@ class InferenceSession:
         with self._profile.timed("session_initialization") if self._profile is not None else nullcontext():
             model = Model(source, pipeline, on_stage=on_stage)
         self._providers, self._interface, self._model = chosen, model.interface, model
+        self._stream = stream_of(next(iter(chosen.values())))
         self._positions = {a.name: i for i, a in enumerate(model.interface.outputs)}
         self._report_fallbacks()
 
@@ -289,9 +290,9 @@ class InferenceSession:
             raise ExecutionError("the run was terminated", remedy="Set RunOptions.terminate to False.")
         profile = self._profile
         if profile is None:
-            return self._model.run_into(feed, into) if into else self._model(feed)
+            return self._model.run_into(feed, into, stream=self._stream) if into else self._model(feed)
         with profile.timed("model_run"), profile.nodes(next(iter(self._providers))):
-            return self._model.run_into(feed, into) if into else self._model(feed)
+            return self._model.run_into(feed, into, stream=self._stream) if into else self._model(feed)
 
     # profiling
 

@@ -21,8 +21,9 @@ from accord.record import record
 
 if TYPE_CHECKING:
     from accord.plan.plan import Step
+    from accord.runtime.arena import Arena
     from accord.runtime.executor import Executor
-    from accord.runtime.frame import Arena, Frame, Segment
+    from accord.runtime.frame import Frame, Segment
 
 __all__ = ["WATCH", "Collector", "Running", "StepTime", "Watch", "WatchedRun", "watched"]
 

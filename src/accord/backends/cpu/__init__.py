@@ -12,10 +12,10 @@ from accord.backends.protocol import (
     Backend,
     FixedLaunch,
     Kernel,
-    Launch,
+    Launches,
     NativeKernel,
-    Phase,
     Program,
+    Turns,
 )
 from accord.ir.reason import FUSED_DOMAIN, Reason
 
@@ -131,10 +131,11 @@ class CpuBackend(Backend):
             return weight if isinstance(weight, Reason) else None
         return can_join(nodes)
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
+    def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
         """A walk over machine code."""
         from accord.backends.cpu.program import CpuProgram
 
+        del turns
         return CpuProgram(launches, operands, threads)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:

@@ -13,13 +13,16 @@ from accord.backends.protocol import (
     Arrangement,
     Array,
     Backend,
+    Concurrency,
     FixedLaunch,
     HostKernel,
     Kernel,
     Launch,
+    Launches,
     NativeKernel,
     Phase,
     Program,
+    Turns,
 )
 from accord.errors import BackendError, CompileError
 from accord.ir.reason import FUSED_DOMAIN, Reason
@@ -49,6 +52,8 @@ class CudaBackend(Backend):
     device = "cuda"
     stores_halves = True
     hosts = ("cpu", "reference")
+    #: Of the order of today's GPUs, in a graph; it decides what is worth a stream, nothing else.
+    concurrency = Concurrency(streams=4, event=1e-6, least=2.5e-6, flops=2e14, bandwidth=3e12, link=4e10)
 
     def __init__(self, ordinal: int = 0) -> None:
         self.ordinal = ordinal
@@ -188,17 +193,17 @@ class CudaBackend(Backend):
 
     def transfer(self, nbytes: DimLike, source: str, target: str) -> NativeKernel:
         """A copy between the host's memory and the GPU's."""
-        from accord.backends.cuda.program import TransferCode
+        from accord.backends.cuda.parts import TransferCode
 
-        phase = Phase(TransferCode(inwards=source == HOST), (0, 1), (nbytes,), _one_task)
-        return NativeKernel(f"copy {source} to {target}", (phase,), (0,))
+        phase = Phase(TransferCode(inwards=source == HOST), (0, 1, 2), (nbytes,), _one_task)
+        return NativeKernel(f"copy {source} to {target}", (phase,), (0,), staged=True)
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
-        """Launches on a stream of its own."""
+    def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
+        """Launches on streams."""
         from accord.backends.cuda.program import CudaProgram
 
         del threads
-        return CudaProgram(self.gpu, launches, operands)
+        return CudaProgram(self.gpu, launches, operands, turns)
 
     def prepare(self, kernels: Sequence[NativeKernel]) -> None:
         """Compile what has known sizes, several at a time."""

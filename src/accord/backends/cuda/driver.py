@@ -14,11 +14,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from accord.backends.cuda.lanes import borrowed
 from accord.backends.cuda.loss import Losable
+from accord.backends.dlpack import CUDA
 from accord.backends.memory import HOST, Block, Memory, MemoryFullError
 from accord.errors import BackendError, ExecutionError
 
-__all__ = ["Device", "DeviceMemory", "Function", "chosen", "count", "device", "ordinal_of"]
+__all__ = [
+    "Device",
+    "DeviceMemory",
+    "Function",
+    "chosen",
+    "count",
+    "device",
+    "ordinal_of",
+]
 
 #: The oldest driver whose interface is used, as the driver tells it: CUDA 12.4.
 OLDEST_DRIVER: Final = 12040
@@ -111,10 +121,14 @@ class Device(Losable):
         # what each run calls goes straight to the driver: the bindings take longer than some of these functions
         self._set_current = self._entry("cuCtxSetCurrent", ctypes.c_void_p)
         self._synchronize = self._entry("cuStreamSynchronize", ctypes.c_void_p)
+        self._record_event = self._entry("cuEventRecord", ctypes.c_void_p, ctypes.c_void_p)
+        self._wait_for_event = self._entry("cuStreamWaitEvent", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
         self._launch_graph = self._entry("cuGraphLaunch", ctypes.c_void_p, ctypes.c_void_p)
         self._launch = self._entry("cuLaunchKernel", ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
         self._loading = threading.Lock()
         self._functions: dict[tuple[bytes, str, tuple[int, int, int], int], Function] = {}
+        #: Streams that no run uses now.
+        self.idle: list[Any] = []
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A function of the driver; its results.
@@ -222,10 +236,16 @@ class Device(Losable):
 
     # streams
 
-    def stream(self) -> int:
-        """A new stream that does not wait for the default one."""
+    def stream(self, *, first: bool = False) -> int:
+        """A new stream that does not wait for the default one.
+
+        Args:
+            first: Its kernels come before those of other streams where both wait for room.
+        """
         self.enter()
-        return int(self.call("cuStreamCreate", self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        lowest, highest = self.call("cuCtxGetStreamPriorityRange")
+        flags = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
+        return int(self.call("cuStreamCreateWithPriority", flags, highest if first else lowest))
 
     def wait(self, stream: int) -> None:
         """Until everything on the stream is done."""
@@ -256,14 +276,34 @@ class Device(Losable):
 
     # events
 
-    def event(self) -> Any:
-        """A new event that notes the time."""
-        self.enter()
-        return self.call("cuEventCreate", 0)
+    def event(self, *, timed: bool = False) -> int:
+        """A new event.
 
-    def record(self, event: Any, stream: int) -> None:
+        Args:
+            timed: It notes the time.
+        """
+        self.enter()
+        kind = self._driver.CUevent_flags
+        flags = kind.CU_EVENT_DEFAULT if timed else kind.CU_EVENT_DISABLE_TIMING
+        return int(self.call("cuEventCreate", flags.value))
+
+    def forget_event(self, event: int) -> None:
+        """Give an event back."""
+        if self.lost is None:
+            self.enter()
+            self.call("cuEventDestroy", event)
+
+    def record(self, event: int, stream: int) -> None:
         """Put an event on a stream."""
-        self.call("cuEventRecord", event, stream)
+        self._checked(self._record_event(event, stream), "cuEventRecord")
+
+    def follow(self, stream: int, event: int) -> None:
+        """Have what is put on a stream from now on wait for an event, as it was recorded last."""
+        self._checked(self._wait_for_event(stream, event, 0), "cuStreamWaitEvent")
+
+    def wait_event(self, event: int) -> None:
+        """Until an event has happened."""
+        self.call("cuEventSynchronize", event)
 
     def seconds(self, start: Any, stop: Any) -> float:
         """Time between two events that have happened."""
@@ -461,12 +501,19 @@ class DeviceMemory(Memory):
     def __init__(self, ordinal: int = 0) -> None:
         self.ordinal = ordinal
         self.space = f"cuda:{ordinal}"
+        self.dlpack_device = (CUDA, ordinal)
+        self._incoming: int | None = None
         assert self.space != HOST
 
     def allocate(self, nbytes: int) -> Block:
         """See :class:`~accord.backends.memory.Memory`."""
         gpu = device(self.ordinal)
         return _DeviceBlock(gpu, gpu.allocate(nbytes), nbytes)
+
+    def stage(self, nbytes: int) -> Block:
+        """See :class:`~accord.backends.memory.Memory`."""
+        gpu = device(self.ordinal)
+        return _PinnedBlock(gpu, gpu.pinned(nbytes), nbytes)
 
     def upload(self, array: Any) -> Block:
         """See :class:`~accord.backends.memory.Memory`."""
@@ -475,29 +522,47 @@ class DeviceMemory(Memory):
             self.write(block.address, array)
         return block
 
-    def read(self, address: int, array: Any) -> None:
+    def read(self, address: int, array: Any, stream: int | None = None) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
-        gpu = device(self.ordinal)
-        gpu.enter()
-        gpu.call("cuMemcpyDtoH", array.ctypes.data, address, array.nbytes)
+        self._copied(device(self.ordinal).to_host, array.ctypes.data, address, array.nbytes, stream)
 
-    def write(self, address: int, array: Any) -> None:
+    def write(self, address: int, array: Any, stream: int | None = None) -> None:
+        """See :class:`~accord.backends.memory.Memory`."""
+        self._copied(device(self.ordinal).to_device, address, array.ctypes.data, array.nbytes, stream)
+
+    def _copied(
+        self, copy: Callable[[int, int, int, int], None], target: int, source: int, nbytes: int, after: int | None
+    ) -> None:
+        """Copy, and wait for it: a plain copy may end before the device has done its part."""
+        gpu = device(self.ordinal)
+        with borrowed(gpu) as lanes:
+            if after is not None:
+                lanes.arrive(lanes.origin, after)
+            copy(target, source, nbytes, lanes.origin)
+            gpu.wait(lanes.origin)
+
+    def order(self, stream: int, other: int) -> None:
+        """See :class:`~accord.backends.memory.Memory`."""
+        with borrowed(device(self.ordinal)) as lanes:
+            lanes.arrive(stream, other)
+
+    def incoming(self) -> int:
+        """See :class:`~accord.backends.memory.Memory`."""
+        if self._incoming is None:
+            self._incoming = device(self.ordinal).stream()
+        return self._incoming
+
+    def settle(self, stream: int) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
         gpu = device(self.ordinal)
         gpu.enter()
-        gpu.call("cuMemcpyHtoD", address, array.ctypes.data, array.nbytes)
+        gpu.wait(stream)
 
     def move(self, target: int, source: int, width: int, rows: int = 1, steps: tuple[int, int] = (0, 0)) -> None:
         """See :class:`~accord.backends.memory.Memory`."""
         gpu = device(self.ordinal)
         gpu.enter()
         gpu.move(target, source, width, rows, steps)
-
-    def settle(self) -> None:
-        """Wait for the default stream."""
-        gpu = device(self.ordinal)
-        gpu.enter()
-        gpu.wait(0)
 
 
 class _DeviceBlock(Block):
@@ -509,6 +574,13 @@ class _DeviceBlock(Block):
 
     def __del__(self) -> None:
         self._gpu.free(self.address)
+
+
+class _PinnedBlock(_DeviceBlock):
+    """Of the host's memory."""
+
+    def __del__(self) -> None:
+        self._gpu.free_pinned(self.address)
 
 
 def argument_array(

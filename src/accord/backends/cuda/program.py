@@ -1,17 +1,14 @@
 """Consecutive phases on a GPU: started one by one the first time, then captured as a graph and replayed.
 
-Addresses of operands are read from the caller's tables. Copies between the memories are started where they stand; what
-is between two of them is one graph for each set of addresses. A run ends when what it copied to the host is there.
+Addresses of operands are read from the caller's tables; there is one graph for each set of addresses that the device
+sees. A large copy to the device divides the phases in two parts: what is in front of it runs while it is staged.
+A run ends when what it copied to the host is there, for which it waits once.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
-import os
-import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -19,33 +16,19 @@ import numpy as np
 
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, TensorMap, Variant, binary_of
 from accord.backends.cuda.driver import MAP_BYTES, Device, argument_array
-from accord.backends.protocol import Array, Launch, Phase, Program
+from accord.backends.cuda.lanes import Events, Lanes, borrowed
+from accord.backends.cuda.parts import Copy, Entry, Part, TransferCode
+from accord.backends.protocol import Array, Caller, Launches, Pending, Program, Turn, Turns
 from accord.errors import CompileError, ExecutionError
 from accord.expr.lang import bits
-from accord.record import record
 
 __all__ = ["CudaProgram", "TransferCode"]
 
-#: Graphs that one part of a program keeps, by addresses of its operands.
-_GRAPHS: Final = 4
 #: Pointers that Triton adds to a kernel at most: to memory for descriptors, and one that is null.
 _SCRATCH: Final = 2
 #: Bytes from one refusal to the next.
 _REFUSAL: Final = 16
-#: Runs with the same addresses before they become a graph.
-_REPEATS: Final = 2
 _NOTHING: Final = range(0)
-
-
-@record
-class TransferCode:
-    """Copies its first parameter's number of bytes from its first operand to its second.
-
-    Attributes:
-        inwards: From the host to the device.
-    """
-
-    inwards: bool
 
 
 class _Kernel:
@@ -167,152 +150,86 @@ class Words:
             self._gpu.free_pinned(self.address)
 
 
-class _Copy:
-    """A copy between the memories."""
+class _Unfinished(Pending):
+    """What is on a stream now.
 
-    def __init__(self, gpu: Device, code: TransferCode, launch: Launch, table: Array) -> None:
-        self._copy = gpu.to_device if code.inwards else gpu.to_host
-        self.inwards = code.inwards
-        self._nbytes = int(launch.params[0])  # type: ignore[call-overload]
-        self._table = table
-
-    def start(self, stream: Any) -> None:
-        """Start it."""
-        source, target = self._table.tolist()
-        if source == target:  # the caller's memory
-            return
-        self._copy(target, source, self._nbytes, stream)
-
-
-class _Part:
-    """Kernels without a copy among them.
-
-    A user's kernel is waited for when it first starts, so that one that fails for these sizes is known by name.
+    Attributes:
+        event: Happens when it is over.
     """
 
-    def __init__(self, program: CudaProgram, first: int, kernels: Sequence[_Kernel], tables: Sequence[Array]) -> None:
-        self._program = weakref.proxy(program)
-        self._gpu = program.gpu
-        self._first = first
-        self._kernels = kernels
-        #: The addresses of all operands.
-        self._table = _joined(tables)
-        self._capturable = len(kernels) > 1 and not _blocking()
-        #: Kernels that are waited for.
-        self._watched = {k for k in range(len(kernels)) if _blocking() or program.is_foreign(first + k)}
-        #: The addresses of the last run, the runs with them, and their graph.
-        self._seen = b""
-        self._times = 0
-        self._graph: Any = None
-        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+    def __init__(self, gpu: Device, stream: int) -> None:
+        self._gpu = gpu
+        self._own = Events(gpu)
+        self.event = self._own.new()
+        gpu.record(self.event, stream)
 
-    def start(self, stream: Any) -> None:
-        """Start all, as a graph if they were started with these addresses before."""
-        key = self._table.tobytes()
-        if key != self._seen:  # comparing takes less than hashing
-            self._seen = key
-            self._times = 0
-            self._graph = self._graphs.get(key)
-        if self._graph is None:
-            self._times += 1
-            if self._times <= _REPEATS or not self._capturable:
-                self._start_each(stream)
-                return
-            self._graph = self._captured(key, stream)
-        self._gpu.replay(self._graph, stream)
-
-    def _start_each(self, stream: Any) -> None:
-        if self._watched:
-            self._start_watched(stream)
-            return
-        for kernel in self._kernels:
-            kernel.start(stream)
-
-    def _start_watched(self, stream: Any) -> None:
-        for k, kernel in enumerate(self._kernels):
-            if k in self._watched:
-                self._gpu.wait(stream)
-                self._program.started = self._program.all[self._first + k : self._first + k + 1]
-            kernel.start(stream)
-            if k in self._watched:
-                self._gpu.wait(stream)
-                self._program.started = self._program.all[self._first + k + 1 :]
-        if not _blocking():
-            self._watched.clear()
-
-    def _captured(self, key: bytes, stream: Any) -> Any:
-        with self._gpu.capturing(stream) as made:
-            self._start_each(stream)
-        self._graphs[key] = made[0]
-        if len(self._graphs) > _GRAPHS:
-            self._gpu.forget(self._graphs.popitem(last=False)[1])
-        return made[0]
-
-    def __del__(self) -> None:
-        for graph in self._graphs.values():
-            self._gpu.forget(graph)
+    def wait(self) -> None:
+        """See :class:`~accord.backends.protocol.Pending`."""
+        self._gpu.enter()
+        self._gpu.wait_event(self.event)
 
 
-@functools.cache
-def _blocking() -> bool:
-    """Whether each kernel is waited for, so that one that fails is known by name."""
-    return os.environ.get("ACCORD_CUDA_BLOCKING", "0") not in ("", "0")
+class _Stage:
+    """A part of a program, or a large copy to the device, among the others; they are started in order.
 
+    Attributes:
+        part: What it starts.
+        stream: Where: parts begin and end on stream 0.
+        after: Stages on other streams that it waits for; -1: what came before the run.
+        event: What others wait for, if any do.
+    """
 
-def _joined(tables: Sequence[Array]) -> Array:
-    """The addresses of several phases, which lie one after the other, as one array on the same memory."""
-    sizes = [len(t) for t in tables]
-    starts = [t.ctypes.data for t in tables]
-    assert starts == list(itertools.accumulate((8 * n for n in sizes[:-1]), initial=starts[0]))
-    joined: Array = np.lib.stride_tricks.as_strided(tables[0], (sum(sizes),), (8,))
-    return joined
+    def __init__(self, part: Part | Copy, stream: int) -> None:
+        self.part = part
+        self.stream = stream
+        self.after: list[int] = []
+        self.event = 0
 
 
 class CudaProgram(Program):
     """See the module's text.
 
+    Args:
+        gpu: The device.
+        launches: Phases and how they start.
+        operands: Tables of addresses.
+        turns: Streams and what waits for what; empty: all on one stream.
+
     Attributes:
         gpu: Where it runs.
         all: Numbers of the phases.
-        started: Those that may be running; none between runs.
+        started: Those that may be running.
     """
 
-    def __init__(self, gpu: Device, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array]) -> None:
+    def __init__(self, gpu: Device, launches: Launches, operands: Sequence[Array], turns: Turns = ()) -> None:
         self.gpu = gpu
         self.started = _NOTHING
         self.all = range(len(launches))
         self._codes = [phase.code for phase, _ in launches]
         gpu.enter()
         gpu.watch(self)
-        self._stream = gpu.stream()
-        self._singles: list[_Kernel | _Copy] = []
-        self._parts: list[_Part | _Copy] = []
-        waiting: list[tuple[_Kernel, Array]] = []
+        turns = turns or [Turn()] * len(launches)
         self._checked = [k for k, (p, _) in enumerate(launches) if isinstance(p.code, KernelText) and p.code.refuses]
         self._refusals = Words(gpu, len(launches) if self._checked else 0)
+        self._entries: list[Entry] = []
         for number, ((phase, launch), table) in enumerate(zip(launches, operands, strict=True)):
+            item: _Kernel | Copy
             if isinstance(phase.code, TransferCode):
-                self._close(waiting)
-                copy = _Copy(gpu, phase.code, launch, table)
-                self._singles.append(copy)
-                self._parts.append(copy)
-                continue
-            assert isinstance(phase.code, KernelText)
-            assert isinstance(launch, CudaLaunch)
-            kernel = _Kernel(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
-            if not phase.code.capturable:
-                self._close(waiting)
-            self._singles.append(kernel)
-            waiting.append((kernel, table))
-            if not phase.code.capturable:
-                self._close(waiting)
-        self._close(waiting)
-
-    def _close(self, waiting: list[tuple[_Kernel, Array]]) -> None:
-        if waiting:
-            first = len(self._singles) - len(waiting)
-            self._parts.append(_Part(self, first, [k for k, _ in waiting], [t for _, t in waiting]))
-            waiting.clear()
+                item = Copy(gpu, phase.code, launch, table)
+            else:
+                assert isinstance(phase.code, KernelText)
+                assert isinstance(launch, CudaLaunch)
+                item = _Kernel(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
+            self._entries.append(Entry(number, item, table, turns[number]))
+        self._copies = [e.item for e in self._entries if isinstance(e.item, Copy)]
+        self._events = Events(gpu)
+        self._large = [c for c in self._copies if c.is_large]
+        self._stages = self._in_stages(self._large)
+        #: For callers whose memory leaves no large copy to do.
+        self._light: list[_Stage] = []
+        #: Parts that the last run has started.
+        self._parts: list[Part] = []
+        self._begin = self._events.new() if any(-1 in s.after for s in self._stages) else 0
 
     def is_foreign(self, number: int) -> bool:
         """Whether a phase is a user's kernel."""
@@ -330,17 +247,73 @@ class CudaProgram(Program):
 
         What is copied to the host is there when it returns.
         """
-        self.gpu.enter()
         self.started = self.all
         try:
-            for part in self._parts:
-                part.start(self._stream)
-            self.gpu.wait(self._stream)
+            with borrowed(self.gpu) as lanes:
+                self._start(lanes.origin, lanes)
+                self.gpu.wait(lanes.origin)
         finally:
             self.started = _NOTHING
-        return self._refused() if self._checked else -1
+        return self._finished()
+
+    def run_for(self, caller: Caller) -> int:
+        """As :meth:`run`; it returns at once where the caller's stream is given and the host needs nothing of it."""
+        gpu = self.gpu
+        self.started = self.all
+        with borrowed(gpu) as lanes:
+            origin = lanes.origin if caller.stream is None else caller.stream
+            for stream in caller.arrivals:
+                lanes.arrive(origin, stream)
+            self._take_over(caller.before, origin)
+            caller.before = None
+            self._start(origin, lanes)
+            if caller.stream is None:
+                gpu.wait(origin)
+            else:
+                pending = caller.pending = _Unfinished(gpu, origin)
+                if not self._checked and all(c.inwards or c.is_idle for c in self._copies):
+                    return -1
+                pending.wait()
+                caller.pending = None
+        self.started = _NOTHING
+        return self._finished()
+
+    def _take_over(self, before: Pending | None, origin: int) -> None:
+        """See that what used the same memory before is over when this program's phases, or the host, use it."""
+        if before is None:
+            return
+        if isinstance(before, _Unfinished) and all(c.is_idle for c in self._copies if c.inwards):
+            self.gpu.follow(origin, before.event)
+        else:
+            before.wait()
+
+    def _start(self, origin: int, lanes: Lanes) -> None:
+        gpu, stages = self.gpu, self._stages
+        if self._large and all(c.is_idle for c in self._large):
+            self._light = stages = self._light or self._in_stages(())
+        elif self._begin:
+            gpu.record(self._begin, origin)
+        self._parts = [s.part for s in stages if isinstance(s.part, Part)]
+        for stage in stages:
+            stream = lanes.side(stage.stream) if stage.stream else origin
+            for a in stage.after:
+                gpu.follow(stream, self._begin if a < 0 else stages[a].event)
+            if isinstance(stage.part, Copy):
+                stage.part.start_in_pieces(stream)
+            else:
+                stage.part.start(stream, lanes)
+            if stage.event:
+                gpu.record(stage.event, stream)
+
+    def _finished(self) -> int:
+        """Bring what was copied to the host to where it belongs, and see whether data was refused."""
+        for part in self._parts:
+            part.finish()
+        return self._refused()
 
     def _refused(self) -> int:
+        if not self._checked:
+            return -1
         words = self._refusals.values
         for k in self._checked:
             if words[k]:
@@ -356,16 +329,61 @@ class CudaProgram(Program):
             seconds: Receives one float64 for each phase.
         """
         gpu = self.gpu
-        gpu.enter()
-        events = [gpu.event() for _ in range(len(self._singles) + 1)]
         self.started = self.all
         try:
-            gpu.record(events[0], self._stream)
-            for single, event in zip(self._singles, events[1:], strict=True):
-                single.start(self._stream)
-                gpu.record(event, self._stream)
-            gpu.wait(self._stream)
+            with borrowed(gpu) as lanes:
+                events = [gpu.event(timed=True) for _ in range(len(self._entries) + 1)]
+                gpu.record(events[0], lanes.origin)
+                for entry, event in zip(self._entries, events[1:], strict=True):
+                    if isinstance(entry.item, Copy) and entry.item.inwards:
+                        entry.item.stage()
+                    entry.item.start(lanes.origin)
+                    gpu.record(event, lanes.origin)
+                gpu.wait(lanes.origin)
         finally:
             self.started = _NOTHING
         seconds[:] = [gpu.seconds(a, b) for a, b in itertools.pairwise(events)]
-        return self._refused() if self._checked else -1
+        for event in events:
+            gpu.forget_event(event)
+        for copy in self._copies:
+            if not copy.inwards:
+                copy.finish()
+        return self._refused()
+
+    def _in_stages(self, large: Sequence[Copy]) -> list[_Stage]:
+        """Entries in parts, ``large`` copies and what cannot be captured apart; and what waits for what among them."""
+        groups: list[list[Entry]] = []
+        apart = True
+        for e in self._entries:
+            before, apart = apart, e.item in large or not self._is_capturable(e)
+            if apart or before:
+                groups.append([])
+            groups[-1].append(e)
+        stages = []
+        for group in groups:
+            item = group[0].item
+            if isinstance(item, Copy) and item in large:
+                stages.append(_Stage(item, group[0].turn.stream))
+            else:
+                stages.append(_Stage(Part(self, group, capturable=self._is_capturable(group[0])), 0))
+        place = {e.number: k for k, group in enumerate(groups) for e in group}
+        used: dict[int, set[int]] = {}  # stages by stream of their entries
+        met: set[int] = set()  # stages on other streams that stream 0 has waited for
+        for k, (stage, group) in enumerate(zip(stages, groups, strict=True)):
+            needed = {place[a] for e in group for a in e.turn.after}
+            needed = needed.union(*(used.get(e.turn.stream, ()) for e in group)) - {k}
+            if stage.stream:
+                stage.after = [max((n for n in needed if not stages[n].stream), default=-1)]
+                stage.after += sorted(n for n in needed if stages[n].stream not in (0, stage.stream))
+            else:
+                stage.after = sorted(n for n in needed if stages[n].stream and n not in met)
+                met.update(stage.after)
+            for e in group:
+                used.setdefault(e.turn.stream, set()).add(k)
+        for k in {a for s in stages for a in s.after if a >= 0}:
+            stages[k].event = self._events.new()
+        return stages
+
+    def _is_capturable(self, entry: Entry) -> bool:
+        code = self._codes[entry.number]
+        return not isinstance(code, KernelText) or code.capturable

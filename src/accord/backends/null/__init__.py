@@ -13,11 +13,13 @@ from accord.backends.protocol import (
     Arrangement,
     Array,
     Backend,
+    Concurrency,
     Kernel,
-    Launch,
+    Launches,
     NativeKernel,
     Phase,
     Program,
+    Turns,
     ViewKernel,
 )
 from accord.contract.registry import contract_for
@@ -44,6 +46,8 @@ class NullBackend(Backend):
     name = "null"
     device = "null"
     zeros = True
+    #: As of a GPU, so that streams can be looked at.
+    concurrency = Concurrency(streams=4, event=1e-6, least=2.5e-6, flops=2e14, bandwidth=3e12, link=4e10)
 
     def arrange(self, view: NodeView) -> Arrangement:
         """Nothing runs, so anything will do."""
@@ -66,9 +70,9 @@ class NullBackend(Backend):
         elements = sum((D.product(f.shape or ()) for f in outputs if isinstance(f, TensorFact)), start=0)
         return NativeKernel("null", (Phase(None, (), (elements,)),), reads, in_place=in_place)
 
-    def program(self, launches: Sequence[tuple[Phase, Launch]], operands: Sequence[Array], threads: int = 1) -> Program:
+    def program(self, launches: Launches, operands: Sequence[Array], threads: int = 1, turns: Turns = ()) -> Program:
         """A program that does nothing."""
-        del launches, operands, threads
+        del launches, operands, threads, turns
         return _Nothing()
 
 
