@@ -145,6 +145,13 @@ class EmulatedDevice(Losable):
             return
         self.put("to_device", lambda: ctypes.memmove(target, source, nbytes), stream, nbytes)
 
+    def move(self, target: int, source: int, width: int, rows: int, steps: tuple[int, int], stream: int) -> None:
+        def copied() -> None:
+            for k in range(rows):
+                ctypes.memmove(target + k * steps[0], source + k * steps[1], width)
+
+        self.put("move", copied, stream, width * rows)
+
     def to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self.put("to_host", lambda: ctypes.memmove(target, source, nbytes), stream, nbytes)
         if not self._is_pinned(target):

@@ -51,6 +51,10 @@ class FarMemory(Memory):
     def write(self, address: int, array, stream=None) -> None:
         ctypes.memmove(address - FAR, array.ctypes.data, array.nbytes)
 
+    def move(self, target: int, source: int, width: int, rows: int = 1, steps: tuple[int, int] = (0, 0)) -> None:
+        for k in range(rows):
+            ctypes.memmove(target - FAR + k * steps[0], source - FAR + k * steps[1], width)
+
 
 class FarCopy(CopyCode):
     """From one memory to the other."""

@@ -31,9 +31,10 @@ from accord.ir.facts import FactTable
 from accord.ir.infer import Analyzer
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
+from accord.plan.plan import all_steps
 from accord.runtime.model import Model
 from accord.runtime.options import Options
-from builders import model, node
+from builders import OPSET, model, node
 
 __all__ = [
     "access_of",
@@ -300,6 +301,7 @@ def strided_model(
     plain: Sequence[str] = (),
     domains: Mapping[str, int] | None = None,
     join: Mapping[str, tuple[int, Array]] | None = None,
+    opset: int = OPSET,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """A model of ``op`` on inputs with strides, and what to feed it.
 
@@ -312,6 +314,7 @@ def strided_model(
         domains: Versions of further domains.
         join: Output → axis and array: what is returned is the output and the array, joined along the axis. So the
             node writes its output with gaps.
+        opset: Of the model.
     """
     made = _Inputs(np.random.default_rng(seed))
     for name, value in values.items():
@@ -327,14 +330,26 @@ def strided_model(
             outputs.append(f"{o}.joined")
         elif o:
             outputs.append(o)
-    return model(nodes, made.declared, outputs, made.constants, domains=domains), made.feeds
+    return model(nodes, made.declared, outputs, made.constants, domains=domains, opset=opset), made.feeds
 
 
 def agree(
-    proto: onnx.ModelProto, feeds: Mapping[str, Array], *, rtol: float = 0.0, atol: float = 0.0, level: int = 0
+    proto: onnx.ModelProto,
+    feeds: Mapping[str, Array],
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    level: int = 0,
+    device: str = "cpu",
 ) -> Model:
-    """Run on the generated kernels alone and on the reference alone; the outputs must agree."""
-    fast = Model(proto, Options(level=level, strict=True))
+    """Run on the generated kernels alone and on the reference alone; the outputs must agree.
+
+    On another device than the CPU, data must stay there.
+    """
+    fast = Model(proto, Options(level=level, strict=True, device=device))
+    if device != "cpu":
+        places = [s.placement for s in all_steps(fast.compiled.plan)]
+        assert not [p.op for p in places if p.backend not in (device, "plan", "runtime") and p.kernel is not None]
     slow = Model(proto, Options(level=0, reference=True))
     for a, b in zip(fast(feeds), slow(feeds), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape

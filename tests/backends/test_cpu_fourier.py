@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_harness import run_strided
 
-from accord.backends.cpu.butterflies import factors
+from accord.backends.butterflies import factors
 from accord.errors import AccordError
 from accord.runtime.model import Model
 from accord.runtime.pipeline import Options

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accord.backends.cpu.late import DECIDING, LateKernel
+from accord.backends.cpu.late import LateKernel
+from accord.backends.late import DECIDING
 from accord.errors import AccordError
 from accord.runtime.model import Model
 from accord.runtime.pipeline import Options

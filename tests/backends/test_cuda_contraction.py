@@ -376,6 +376,17 @@ def test_the_tile_by_rule_compiles_without_spills(name, architecture):
         assert built.shared <= a.shared
 
 
+@pytest.mark.parametrize("rows", [1, 6, 20, 33, 64, 100])
+@pytest.mark.parametrize("batch", [1, 1000])
+def test_every_product_has_a_tile(rows, batch):
+    accesses = (Access((rows * 8, 8, 1)), Access((8 * 5, 5, 1)), Access((rows * 5, 5, 1)))
+    a, b, out = accesses
+    kernel, dims = contraction_kernel(
+        (batch,), (rows,), (5,), (8,), Factor("f16", a), Factor("f16", b), out, operand(0, "f32")
+    )
+    assert candidates(kernel, list(dims), H200)
+
+
 def test_candidates_fit_and_differ():
     for kernel, dims in PROBLEMS.values():
         found = candidates(kernel, list(dims), H200)

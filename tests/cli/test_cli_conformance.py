@@ -52,7 +52,7 @@ def test_failures_and_fall_backs_are_listed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_fall_back_while_running_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that is chosen when it runs may find that there is none."""
     monkeypatch.setattr("accord.backends.cpu.late._form", lambda view: Reason("not now"))
-    monkeypatch.setattr("accord.backends.cpu.late._would_refuse", lambda view, late: False)
+    monkeypatch.setattr("accord.backends.late.LateNode.refuses", lambda late, view: False)
     found = data("conformance", "--suite", "node", "--filter", "^tile$")
     assert [(f["op"], f["reason"]) for f in found["fallbacks"]] == [
         ("late Tile", "no kernel is generated for these inputs (not now)")

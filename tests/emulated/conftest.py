@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
 from c_library import forget_shop
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "backends"))
 
 __all__ = ["forget_shop"]
 

@@ -95,6 +95,18 @@ class Memory(ABC):
     def write(self, address: int, array: np.ndarray[Any, Any], stream: int | None = None) -> None:
         """Copy a row-major array into this memory, after what is on ``stream``."""
 
+    @abstractmethod
+    def move(self, target: int, source: int, width: int, rows: int = 1, steps: tuple[int, int] = (0, 0)) -> None:
+        """Copy within this memory; it is done on return. Nothing that is under way uses what it touches.
+
+        Args:
+            target: Where to.
+            source: Where from.
+            width: Bytes of a row.
+            rows: How many.
+            steps: Bytes from one row to the next, of the target and of the source.
+        """
+
     def stage(self, nbytes: int) -> Block:
         """A new block of the host's memory that the device of this one reads and writes by itself.
 
@@ -156,6 +168,17 @@ class DeviceArray:
         block = memory.allocate(math.prod(shape) * dtype.itemsize)
         return cls(memory, block.address, shape, dtype, block)
 
+    @classmethod
+    def of(cls, memory: Memory, array: np.ndarray[Any, Any]) -> DeviceArray:
+        """A new one with the content of an array of the host's.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        made = cls.empty(memory, array.shape, array.dtype)
+        made.assign(array if array.flags.c_contiguous else array.copy(order="C"))
+        return made
+
     def kept_by(self, owner: Any) -> DeviceArray:
         """The same array, which keeps ``owner`` and nothing else alive."""
         return DeviceArray(self.memory, self.address, self.shape, self.dtype, owner)
@@ -164,6 +187,11 @@ class DeviceArray:
     def space(self) -> str:
         """The name of its memory: "cuda:0"."""
         return self.memory.space
+
+    @property
+    def ndim(self) -> int:
+        """Its axes."""
+        return len(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -208,6 +236,44 @@ class DeviceArray:
         """Copy a row-major array of the same shape and dtype into it."""
         if array.nbytes:
             self.memory.write(self.address, array, self.stream)
+
+    def view(self, shape: Sequence[int], offset: int = 0, dtype: np.dtype[Any] | None = None) -> DeviceArray:
+        """The same memory from byte ``offset`` on as another array."""
+        return DeviceArray(self.memory, self.address + offset, shape, dtype or self.dtype, self)
+
+    def part(self, axis: int, index: int) -> DeviceArray:
+        """The elements at ``index`` of an axis, without it: the same memory along the first axis, else a copy."""
+        shape, inside = self._cut(axis)
+        if not axis:
+            return self.view(shape, index * inside)
+        made = DeviceArray.empty(self.memory, shape, self.dtype)
+        if made.nbytes:
+            rows, whole = math.prod(shape[:axis]), self.shape[axis] * inside
+            self.memory.move(made.address, self.address + index * inside, inside, rows, (inside, whole))
+        return made
+
+    def put(self, axis: int, index: int, part: DeviceArray) -> None:
+        """Copy an array to ``index`` of an axis, which it does not have."""
+        shape, inside = self._cut(axis)
+        if part.nbytes:
+            rows, whole = math.prod(shape[:axis]), self.shape[axis] * inside
+            self.memory.move(self.address + index * inside, part.address, inside, rows, (whole, inside))
+
+    def _cut(self, axis: int) -> tuple[tuple[int, ...], int]:
+        """The shape without an axis, and the bytes of one index of it."""
+        rest = self.shape[axis + 1 :]
+        return (*self.shape[:axis], *rest), math.prod(rest) * self.dtype.itemsize
+
+    def copy(self) -> DeviceArray:
+        """A new array with the same content."""
+        made = DeviceArray.empty(self.memory, self.shape, self.dtype)
+        made.take(self)
+        return made
+
+    def take(self, other: DeviceArray) -> None:
+        """Copy an array of the same size and memory into it."""
+        if other.nbytes:
+            self.memory.move(self.address, other.address, other.nbytes)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         del copy

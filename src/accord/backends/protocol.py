@@ -114,11 +114,20 @@ class HostKernel(ABC):
         name: For people.
         reads: Indices of the inputs that :meth:`run` looks at; None means all. Others are given as None.
         declared: A user's contract says what it takes, so the plan sees to it that the sizes are as it says.
+        space: The memory in which it finds its operands and leaves its results; in another one than the host's they
+            are :class:`~accord.backends.memory.DeviceArray`.
+        hosted: Inputs that it finds in the host's memory all the same, because they decide how it computes.
+        untouched: Inputs of which it looks at the shape only, in whatever memory they are.
+        returns: The memory of its results where that is another one than ``space``; "" for ``space``.
     """
 
     name: str = "host"
     reads: tuple[int, ...] | None = None
     declared: bool = False
+    space: str = HOST
+    hosted: tuple[int, ...] = ()
+    untouched: tuple[int, ...] = ()
+    returns: str = ""
 
     @abstractmethod
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -126,6 +135,10 @@ class HostKernel(ABC):
 
         Called from several threads at once; it keeps no state.
         """
+
+    def finds(self, index: int) -> str:
+        """The memory in which it finds an input."""
+        return HOST if index in self.hosted else self.space
 
     def prepare(self) -> None:
         """Have all machine code that :meth:`run` needs; does nothing by default."""

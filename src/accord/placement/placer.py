@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from accord.backends.protocol import Alias, Arrangement, Backend, Kernel, ViewKernel
+from accord.backends.memory import HOST
+from accord.backends.protocol import Alias, Arrangement, Backend, HostKernel, Kernel, ViewKernel
 from accord.backends.view import NodeView, step_name
 from accord.errors import FallbackError, UnsupportedError
 from accord.ir.infer import Analyzer, op_name
@@ -104,7 +105,7 @@ class Placer:
                     declined.append((backend.name, why or late))
                     continue
                 placement = Placement(name, op, backend.name, late, tuple(declined), backend.fallback)
-                return Placed(placement, strided=True)
+                return self._on_arrays(placement, node, known)
             wanted = backend.arrange(NodeView(node, self.analyzer, known))
             reorders, arranged, aliases = self._arranged(wanted, node, known, may_alias)
             kernel: Kernel | Reason
@@ -126,6 +127,8 @@ class Placer:
                     remedy="Load with strict=False, or declare a kernel for the operator.",
                 )
             placement = Placement(name, op, backend_name, kernel, tuple(declined), backend.fallback)
+            if isinstance(kernel, HostKernel) and kernel.space != HOST:
+                return self._on_arrays(placement, node, known)
             own = {o: arranged[o] for o in node.outputs if o in arranged}
             ordered = frozenset(i for i, order in enumerate(wanted.inputs) if order is not None)
             return Placed(placement, reorders, own, aliases, ordered, wanted.strided, wanted.joins)
@@ -136,6 +139,14 @@ class Placer:
             found="; ".join(f"{b}: {r}" for b, r in declined) or "no backend",
             remedy="Declare the operator with a reference (accord.operator), or choose another device.",
         )
+
+    def _on_arrays(self, placement: Placement, node: ir.Node, known: Mapping[ir.Value, Access]) -> Placed:
+        """A kernel that gets arrays: NumPy's have any strides, those in another memory are row-major."""
+        kernel = placement.kernel
+        if not isinstance(kernel, HostKernel) or kernel.space == HOST:
+            return Placed(placement, strided=True)
+        reorders, _, _ = self._arranged(Arrangement(), node, known, lambda output, alias: False)
+        return Placed(placement, {i: order for i, order in reorders.items() if i not in kernel.hosted})
 
     def backend(self, name: str) -> Backend:
         """The backend called ``name``."""

@@ -161,7 +161,7 @@ class _Assembly:
         last: dict[ir.Value, int] = {}
         for index, n in enumerate(nodes):
             read = [v for i in n.reads if (v := n.inputs[i]) is not None]
-            for v in [*read, *(self.placed.on_host(v) for vs in n.captured.values() for v in vs)]:
+            for v in [*read, *(self.placed.handed(v) for vs in n.captured.values() for v in vs)]:
                 last[v] = index
         for v in self.placed.outputs:
             last[v] = end
@@ -220,7 +220,7 @@ class _Assembly:
             elif isinstance(kernel, NativeKernel) and i in kernel.constants:
                 inputs.append(self._packed(v, kernel.constants[i], n.space))
             else:
-                inputs.append(self._slot_for(v, n.space))
+                inputs.append(self._slot_for(v, n.space_of(i)))
             if inputs[-1] >= 0:
                 self._touch(inputs[-1], index)
         bodies = tuple(self._body(n, a, index) for a in n.node.attributes.values() if a.type == ir.AttributeType.GRAPH)
@@ -266,7 +266,7 @@ class _Assembly:
     def _body(self, n: PlacedNode, a: ir.Attr, index: int) -> SubPlan:
         captured = n.captured.get(a.name, [])
         plan = self.parent.build(a.value, captures=captured, outer=self.placed.early)
-        slots = tuple(self._slot_for(self.placed.on_host(v)) for v in captured)
+        slots = tuple(self._slot_for(self.placed.handed(v)) for v in captured)
         for s in slots:
             self._touch(s, index)
         return SubPlan(a.name, plan, len(a.value.inputs), slots)

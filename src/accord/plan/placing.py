@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from accord.backends.late import LateCopy
 from accord.backends.memory import HOST
-from accord.backends.protocol import Alias, Kernel, NativeKernel, ViewKernel
+from accord.backends.protocol import Alias, HostKernel, Kernel, NativeKernel, ViewKernel
 from accord.ir import dims as D
 from accord.ir.agreement import Agreement
 from accord.ir.compute import content_symbol
@@ -25,7 +26,10 @@ from accord.ir.facts import Fact, TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order, channels_last, contiguous, in_order, order_of
 from accord.placement.placement import Placement
-from accord.placement.placer import Placed, Placer
+from accord.placement.placer import CONTROL, Placed, Placer
+
+#: Inputs of control flow that the runtime itself looks at.
+_DECIDING = {"If": (0,), "Loop": (0, 1)}
 
 __all__ = ["PlacedGraph", "PlacedNode", "captured_values", "numpy_dtype"]
 
@@ -60,6 +64,11 @@ class PlacedNode:
     def placement(self) -> Placement:
         """Where it runs."""
         return self.placed.placement
+
+    def space_of(self, index: int) -> str:
+        """The memory in which it finds an input."""
+        kernel = self.placement.kernel
+        return kernel.finds(index) if isinstance(kernel, HostKernel) else self.space
 
 
 class PlacedGraph:
@@ -110,6 +119,8 @@ class PlacedGraph:
         self.homes: dict[ir.Value, tuple[ir.Value, Access]] = {}
         self.spaces: dict[ir.Value, str] = {}
         self._moved: dict[tuple[ir.Value, str], ir.Value] = {}
+        #: What body graphs get in place of values that they capture.
+        self._handed: dict[ir.Value, ir.Value] = {}
         #: How values lie that are not row-major.
         self._layouts: dict[ir.Value, Access] = {}
         self._reordered: dict[tuple[ir.Value, Order, str], ir.Value] = {}
@@ -138,7 +149,7 @@ class PlacedGraph:
         placed = self.placer.place(node, self._layouts, may_alias=may_alias)
         agreements = self._agreements(node, placed)
         excluded: list[str] = []  # each backend is asked for a late kernel once its own needs what a run tells
-        while unknown := self._told_late(node, placed, agreements):
+        while unknown := self._unknown_symbols(node, placed, agreements):
             if placed.placement.backend in excluded:
                 break
             excluded.append(placed.placement.backend)
@@ -155,17 +166,11 @@ class PlacedGraph:
                 self._layouts[out] = Access(alias.access.strides)
         for o in node.outputs:
             self._note_symbols(o)
-            if space != HOST:
-                self.spaces[o] = space
+            own = self._result_space(node, placed, o) if placed.placement.kernel is None else space
+            if own != HOST:
+                self.spaces[o] = own
         late = self._is_late(node, placed.placement.kernel, agreements)
         self.nodes.append(PlacedNode(node, placed, inputs, _reads_of(node, placed), late, agreements, space=space))
-
-    def _told_late(self, node: ir.Node, placed: Placed, agreements: Sequence[Agreement]) -> set[str]:
-        """Names of what a kernel needs and only a run tells."""
-        unknown = self._unknown_symbols(node, placed, agreements)
-        if not unknown and self._space_of(placed) != HOST and self._is_late(node, placed.placement.kernel, agreements):
-            return {str(o.name) for o in node.outputs}  # what is made while running is in the host's memory
-        return unknown
 
     def _brought_together(self, node: ir.Node, placed: Placed) -> tuple[Placed, list[ir.Value | None], str]:
         """What a node reads, in one memory and in the orders that its kernel wants; and which memory that is.
@@ -174,23 +179,33 @@ class PlacedGraph:
         """
         inputs, reads = list(node.inputs), _reads_of(node, placed)
         reader = f"{placed.placement.node} ({placed.placement.op})"
-        space = self._space_of(placed)
-        if not placed.aliases and not isinstance(placed.placement.kernel, ViewKernel):
+        space, kernel = self._space_of(placed), placed.placement.kernel
+        if not placed.aliases and not isinstance(kernel, ViewKernel):
             for i in reads:
                 moved = inputs[i]
-                inputs[i] = None if moved is None else self._moved_to(moved, space, reader)
+                where = kernel.finds(i) if isinstance(kernel, HostKernel) else space
+                if isinstance(kernel, HostKernel) and i in kernel.untouched:
+                    continue
+                if moved is not None and (kernel is not None or i in _DECIDING.get(node.op_type, ())):
+                    inputs[i] = self._moved_to(moved, where, reader)
+                elif moved is not None:
+                    inputs[i] = self._captured_as(moved, reader)
             for captured in self._captured(node):
-                self._moved_to(captured, HOST, reader)
-            if any(self._lies_otherwise(old, new) for old, new in zip(node.inputs, inputs, strict=True)):
+                self._captured_as(captured, reader)
+            lies_otherwise = any(self._lies_otherwise(a, b) for a, b in zip(node.inputs, inputs, strict=True))
+            if lies_otherwise and not isinstance(kernel, HostKernel):
                 placed = self.placer.place(node, self._seen_by(node, inputs), space=space)
-        elif inputs[reads[0]] in self.spaces:
-            space = self.spaces[inputs[reads[0]]]  # type: ignore[index]
+        else:
+            viewed = inputs[reads[0]]
+            if placed.reorders and viewed is not None and self._is_data(viewed):  # where kernels are preferred
+                viewed = inputs[reads[0]] = self._moved_to(viewed, self.placer.backends[0].space, reader)
+            space = HOST if viewed is None else self.space(viewed)
         # by value, as layouts are: a node that reads one twice (a convolution whose epilogue adds its input) reads it
         # in one order
         orders = {node.inputs[i]: order for i, order in placed.reorders.items()}
         for i, old in enumerate(node.inputs):
             given = inputs[i]
-            if given is not None and old in orders:
+            if given is not None and old in orders and self._order_of(given) != orders[old]:
                 inputs[i] = self._in_order(given, orders[old], reader, space)
         return placed, inputs, space
 
@@ -201,20 +216,46 @@ class PlacedGraph:
         return self.spaces.get(v, HOST)
 
     def _space_of(self, placed: Placed) -> str:
-        """The memory in which a kernel reads and writes."""
-        if not isinstance(placed.placement.kernel, NativeKernel):
-            return HOST
-        return self.placer.backend(placed.placement.backend).space
+        """The memory in which a kernel leaves its results."""
+        kernel = placed.placement.kernel
+        if isinstance(kernel, NativeKernel):
+            return self.placer.backend(placed.placement.backend).space
+        return kernel.returns or kernel.space if isinstance(kernel, HostKernel) else HOST
 
-    def on_host(self, v: ir.Value) -> ir.Value:
-        """``v``, or its copy in the host's memory."""
-        return self._moved.get((v, HOST), v)
+    def handed(self, v: ir.Value) -> ir.Value:
+        """What control flow hands to a body graph for ``v``: a row-major value, in whatever memory it is."""
+        return self._handed.get(v, v)
+
+    def _captured_as(self, v: ir.Value, reader: str) -> ir.Value:
+        """``v`` row-major; the runtime hands what is in another memory on as it is."""
+        if v not in self._handed:
+            self._handed[v] = self._row_major(v, reader) if self.space(v) != HOST else v
+        return self._handed[v]
+
+    def _result_space(self, node: ir.Node, placed: Placed, o: ir.Value) -> str:
+        """The memory of an output; results of control flow are where they are computed in all likelihood.
+
+        Integers of at most one axis are taken for sizes there.
+        """
+        if (node.domain, node.op_type) not in CONTROL:
+            return self._space_of(placed)
+        fact = self.facts.get(o)
+        if not isinstance(fact, TensorFact) or fact.dtype is None or numpy_dtype(fact) is None:
+            return HOST
+        if not fact.dtype.is_floating_point() and fact.rank in (0, 1):
+            return HOST
+        return self.placer.backends[0].space
 
     @staticmethod
     def _captured(node: ir.Node) -> list[ir.Value]:
         """What the body graphs of a node read from outside."""
         graphs = [a.value for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
         return [v for g in graphs for v in captured_values(g)]
+
+    def _is_data(self, v: ir.Value) -> bool:
+        """Whether a value is a tensor, and none of sizes, which the host has already."""
+        fact = self.facts.get(v)
+        return isinstance(fact, TensorFact) and numpy_dtype(fact) is not None and fact.elements() is None
 
     def _lies_otherwise(self, old: ir.Value | None, new: ir.Value | None) -> bool:
         """Whether a value that was moved lies otherwise than before: it had gaps."""
@@ -240,29 +281,39 @@ class PlacedGraph:
         view = self._moved_view(v, space, reader)
         if view is not None:
             return view
-        if self._order_of(v) is None:  # it has gaps
+        static = self.is_static(fact)
+        gaps = fact.shape is not None and self._order_of(v) is None
+        if gaps or (v in self._layouts and not static):  # what only a run sizes is an array, which is row-major
             v = self._in_order(v, tuple(range(fact.rank or 0)), reader, self.space(v))
             return self._moved_to(v, space, reader)
         owner = self.placer.owner_of(space if space != HOST else self.space(v))
-        nbytes = D.product(fact.shape or ()) * (0 if dtype is None else dtype.itemsize)
         made = ir.Value(name=f"{v.name}.{space}")
         self.facts[made] = fact
         node = ir.Node("", "Identity", [v], outputs=[made], name=f"{v.name}.to.{space}")
         why = f"{reader} reads '{v.name}' in the memory {space}, it is in {self.space(v)}"
-        kernel = owner.transfer(nbytes, self.space(v), space)
+        kernel: Kernel
+        if static:
+            nbytes = D.product(fact.shape or ()) * (0 if dtype is None else dtype.itemsize)
+            kernel = owner.transfer(nbytes, self.space(v), space)
+        else:
+            assert owner.memory is not None
+            kernel = LateCopy(owner.memory, inwards=space != HOST)
         placement = Placement(str(node.name), "Copy", owner.name, kernel, copies=why)
         if v in self._layouts:
             self._layouts[made] = Access(self._strides(v))
         if space != HOST:
             self.spaces[made] = space
-        self.nodes.append(PlacedNode(node, Placed(placement), [v], (0,), late=False, space=space))
+        self.nodes.append(PlacedNode(node, Placed(placement), [v], (0,), late=not static, space=space))
         self._moved[v, space] = made
         return made
 
     def _moved_view(self, v: ir.Value, space: str, reader: str) -> ir.Value | None:
-        """A view of all of another value, as a view of that one's copy; None for what is no such view."""
+        """A view of another value, as a view of that one's copy; None for what is no such view.
+
+        For the host no more is fetched than is wanted.
+        """
         source, alias = self.views.get(v, (None, None))
-        if source is None or alias is None or not alias.whole or self._order_of(source) is None:
+        if source is None or alias is None or not (alias.whole or space != HOST) or self._order_of(source) is None:
             return None
         moved = self._moved_to(source, space, reader)
         if self._strides(moved) != self._strides(source) or moved is source:
@@ -362,7 +413,7 @@ class PlacedGraph:
             for v in {v for i in n.reads if (v := n.inputs[i]) is not None}:
                 readers.setdefault(v, []).append(n)
         fixed = {source for source, _ in self.views.values()} | set(self.views) | set(self.outputs)
-        fixed.update(self.on_host(v) for n in nodes for values in n.captured.values() for v in values)
+        fixed.update(self.handed(v) for n in nodes for values in n.captured.values() for v in values)
         inside: dict[int, set[int]] = {}
         stale: dict[int, PlacedNode] = {}
         orders = {id(n): self._order_of(n.node.outputs[0]) for n in nodes if n.placed.joins is not None}
@@ -474,7 +525,7 @@ class PlacedGraph:
                 if a.type == ir.AttributeType.GRAPH:
                     captured = captured_values(a.value)
                     n.captured[a.name] = captured
-                    needed.update(map(self.on_host, captured))
+                    needed.update(map(self.handed, captured))
                     for v in captured:
                         symbols |= self._late_symbols(v)
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from accord.backends.memory import HOST, Block, Memory
+from accord.backends.memory import HOST, Block, DeviceArray, Memory
 from accord.backends.protocol import Pending
 from accord.plan.arena import ALIGNMENT, ArenaOrder, arrange
 from accord.plan.arena import Block as Span
@@ -66,6 +66,11 @@ class Arena:
 
     def __del__(self) -> None:
         self.settle()
+
+    def holds(self, array: DeviceArray) -> bool:
+        """Whether an array is in one of the blocks."""
+        block = self.blocks.get(array.space)
+        return block is not None and block.address <= array.address < block.address + block.nbytes
 
     def ensure(self, nbytes: int) -> None:
         """Have room for at least ``nbytes`` bytes. What was in it is lost when it grows."""

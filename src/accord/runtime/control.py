@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from accord.backends.memory import DeviceArray, Memory
 from accord.errors import ExecutionError
 from accord.model.limits import physical_memory
 from accord.plan.plan import Step, SubPlan
@@ -54,15 +55,31 @@ class _Caller:
         self.step = step
         self.values = values
         self.env = env
+        #: The memory in which bodies compute; None: the host's.
+        self.memory = executor.device.memory
+        #: What each body captures.
+        self.captured: dict[str, list[Any]] = {}
 
     def body(self, name: str) -> SubPlan:
         return next(b for b in self.step.bodies if b.name == name)
 
     def __call__(self, name: str, formal: Sequence[Any]) -> list[Any]:
         body = self.body(name)
-        captured = [self.values[i] for i in body.captured]
         child = self.executor.children[self.index, name]
-        return child.run([_row_major(v) for v in (*formal, *captured)], self.env)
+        captured = self.captured.get(name)
+        if captured is None:
+            captured = self.captured[name] = [
+                self._near(child, k, self.values[i]) for k, i in enumerate(body.captured, body.formal)
+            ]
+        into = {} if self.memory is None else dict.fromkeys(range(len(body.plan.outputs)), self.memory)
+        return child.run([_row_major(v) for v in (*formal, *captured)], self.env, into)
+
+    def _near(self, child: Executor, k: int, value: Any) -> Any:
+        """What a body captures, brought once to the memory in which every run of it reads it."""
+        reads_far = child.plan.inputs[k] in child.plan.lent
+        if self.memory is None or not reads_far or not isinstance(value, np.ndarray):
+            return value
+        return DeviceArray.of(self.memory, value)
 
     def attribute(self, name: str, default: Any) -> Any:
         value = (self.step.attributes or {}).get(name)
@@ -97,7 +114,7 @@ def _loop(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
         carried = results[1 : 1 + len(carried)]
         for collected, value in zip(scans, results[1 + len(carried) :], strict=True):
             collected.append(value)
-            held += np.asarray(value).nbytes + _ARRAY_BYTES
+            held += (value.nbytes if isinstance(value, DeviceArray) else np.asarray(value).nbytes) + _ARRAY_BYTES
         if 2 * held > physical_memory():  # twice, because they are joined in the end
             raise ExecutionError(
                 "the loop's scan outputs do not fit into memory",
@@ -113,6 +130,9 @@ def _loop(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
 
 def _stack(body: SubPlan, output: int, collected: list[Any], axis: int = 0) -> Any:
     """Scan outputs joined on a new axis; for no iteration an empty array of the element's shape."""
+    far = next((v for v in collected if isinstance(v, DeviceArray)), None)
+    if far is not None:
+        return _stack_far(far.memory, collected, axis)
     if collected:
         return np.stack(collected, axis=axis)
     slot = body.plan.slots[body.plan.outputs[output]]
@@ -120,6 +140,31 @@ def _stack(body: SubPlan, output: int, collected: list[Any], axis: int = 0) -> A
     sizes = [d if isinstance(d, int) else 0 for d in shape]
     sizes.insert(axis, 0)
     return np.empty(sizes, slot.dtype if slot.dtype is not None else object)
+
+
+def _stack_far(memory: Memory, collected: Sequence[Any], axis: int) -> DeviceArray:
+    """As NumPy's ``stack`` in another memory.
+
+    Raises:
+        ExecutionError: their shapes differ.
+    """
+    first = collected[0]
+    if any(v.shape != first.shape for v in collected):
+        raise ExecutionError(
+            "a scan output changes its shape", expected=f"{list(first.shape)}", found=str({v.shape for v in collected})
+        )
+    shape = (*first.shape[:axis], len(collected), *first.shape[axis:])
+    made = DeviceArray.empty(memory, shape, first.dtype)
+    for k, v in enumerate(collected):
+        made.put(axis, k, v if isinstance(v, DeviceArray) else DeviceArray.of(memory, v))
+    return made
+
+
+def _slice(a: Any, index: int, axis: int) -> Any:
+    """The elements at ``index`` of an axis, row-major."""
+    if isinstance(a, DeviceArray):
+        return a.part(axis, index)
+    return np.asarray(np.take(a, index, axis=axis), order="C")
 
 
 def _scan(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
@@ -138,8 +183,7 @@ def _scan(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
     collected: list[list[Any]] = [[] for _ in range(n_out)]
     for i in range(steps):
         slices = [
-            np.asarray(np.take(a, steps - 1 - i if r else i, axis=axis), order="C")
-            for a, axis, r in zip(scanned, in_axes, in_reverse, strict=True)
+            _slice(a, steps - 1 - i if r else i, axis) for a, axis, r in zip(scanned, in_axes, in_reverse, strict=True)
         ]
         results = call("body", [*state, *slices])
         state = results[:n_state]

@@ -6,7 +6,7 @@ the same time, and the frames of sizes that have not been used for long are drop
 
 from __future__ import annotations
 
-import itertools
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import Block, DeviceArray, Memory
+from accord.backends.memory import HOST, Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, Caller, HostKernel, NativeKernel, ViewKernel
 from accord.errors import AccordError, ExecutionError
 from accord.ir import dims as D
@@ -23,8 +23,9 @@ from accord.plan.plan import Plan, Slot, Step, Storage
 from accord.runtime import control
 from accord.runtime.arena import Arena, orders_for
 from accord.runtime.binding import Binding
-from accord.runtime.frame import Frame, Segment, disagreement
+from accord.runtime.frame import Frame, Segment
 from accord.runtime.growth import refuse_growth
+from accord.runtime.late_steps import LateSteps
 from accord.runtime.returned import ReturnedMemory
 from accord.runtime.shortage import no_memory, no_memory_for_constants, no_memory_for_run
 from accord.runtime.solve import solve
@@ -57,6 +58,7 @@ class Executor:
         self._lock = threading.Lock()
         self._prepared = False
         self._orders = orders_for(plan)
+        self._late_steps = LateSteps(plan, backends)
         #: Constants in other memories than the host's, by slot.
         self._uploaded: dict[int, Block] = {}
         self._frames: OrderedDict[tuple[int, ...], list[Frame]] = OrderedDict()
@@ -266,6 +268,7 @@ class Executor:
                 arena.settle()
             self._arenas.clear()
             self._frames.clear()
+            self._late_steps.forget()
             self._abreast = 0
         return freed + self._returned.trim() + sum(c.trim() for c in self.children.values())
 
@@ -365,6 +368,8 @@ class Executor:
             self._settle(caller, arrays)
             watch.run(Running(self, frame, arena, env, arrays))
             return [self._result(i, values, arrays) for i in plan.outputs]
+        if caller is not None and any(isinstance(s, int) for s in frame.segments):
+            self._settle(caller, arrays)  # steps that Python starts are on no stream of the caller's
         self._run_segments(frame, arena, env, caller)
         results = [self._result(i, values, arrays) for i in plan.outputs]
         if caller is not None:
@@ -380,6 +385,9 @@ class Executor:
         try:
             for segment in frame.segments:  # as run_segment, without a call for each
                 if isinstance(segment, int):
+                    if caller is not None and caller.pending is not None:
+                        caller.pending.wait()
+                        caller.pending = None
                     self._python_step(segment, self.plan.steps[segment], frame.values, env, arena)
                     continue
                 program, steps = segment
@@ -464,9 +472,10 @@ class Executor:
                 results = kernel.run(arguments)
             elif isinstance(kernel, ViewKernel):
                 shape = self._shape(step.outputs[0], env)
-                results = [np.asarray(arguments[0]).reshape(shape)]
+                source = arguments[0]
+                results = [source.view(shape) if isinstance(source, DeviceArray) else np.asarray(source).reshape(shape)]
             else:
-                results = self._late_native(step, kernel, arguments, env)
+                results = self._late_steps.run(index, kernel, arguments, env, functools.partial(self._refused, index))
         except AccordError as error:
             if error.node is None:
                 error.node, error.op = placement.node, placement.op
@@ -486,10 +495,11 @@ class Executor:
         self._store(step, results, values, env, arena)
 
     def _store(self, step: Step, results: Sequence[Any], values: list[Any], env: dict[str, int], arena: Arena) -> None:
-        for i, produced in zip(step.outputs, results, strict=False):
+        for i, made in zip(step.outputs, results, strict=False):
             if i < 0:
                 continue
             slot = self.plan.slots[i]
+            produced = self._brought(made, slot) if step.kernel is None else made
             if slot.storage is Storage.LATE:
                 values[i] = _detached(produced, arena)
                 self._bind_late(slot, produced, env)
@@ -497,7 +507,7 @@ class Executor:
             target = values[i]
             if produced is target:
                 continue
-            result = np.asarray(produced)
+            result: Any = produced if isinstance(target, DeviceArray) else np.asarray(produced)
             if result.shape != target.shape or result.dtype != target.dtype:
                 raise ExecutionError(
                     "the kernel's result is not what its contract says",
@@ -508,13 +518,26 @@ class Executor:
                     found=f"{result.dtype}{list(result.shape)}",
                     remedy="Correct the operator's shape rule or its reference.",
                 )
-            np.copyto(target, result)
+            if isinstance(target, DeviceArray):
+                target.take(result)
+            else:
+                np.copyto(target, result)
         for i in step.frees:
             if i not in self.plan.inputs:
                 values[i] = None
 
+    def _brought(self, value: Any, slot: Slot) -> Any:
+        """A result of control flow in the memory that the plan has it in."""
+        if isinstance(value, DeviceArray) and slot.space == HOST:
+            return value.numpy()
+        if isinstance(value, np.ndarray) and slot.space != HOST:
+            memory = self.device.memory
+            assert memory is not None
+            return DeviceArray.of(memory, value)
+        return value
+
     def _bind_late(self, slot: Slot, result: Any, env: dict[str, int]) -> None:
-        if slot.shape is None or not isinstance(result, np.ndarray):
+        if slot.shape is None or not isinstance(result, (np.ndarray, DeviceArray)):
             return
         for d, n in zip(slot.shape, result.shape, strict=False):
             if isinstance(d, D.Dim):
@@ -526,45 +549,6 @@ class Executor:
         shape = self.plan.slots[slot].shape
         assert shape is not None
         return tuple(D.evaluate(d, env) for d in shape)
-
-    def _late_native(
-        self, step: Step, kernel: NativeKernel, arguments: Sequence[Any], env: Mapping[str, int]
-    ) -> list[Any]:
-        for a in step.agreements:
-            size, other = D.evaluate(a.size, env), D.evaluate(a.other, env)
-            if not a.holds(size, other):
-                raise disagreement(a, step, size, other)
-        launches = kernel.launches([D.evaluate(d, env) for d in kernel.dims])
-        outputs = [self._late_array(o, env) for o in step.outputs if o >= 0]
-        operands = [self._laid_out(step.inputs[i], arguments[i]) for i in kernel.reads]
-        operands += outputs
-        scratch = D.evaluate(kernel.workspace, env) * self.plan.threads
-        if scratch:
-            operands.append(np.empty(scratch, np.uint8))
-        started = [(p, launch) for p, launch in zip(kernel.phases, launches, strict=True) if launch.tasks]
-        table = np.array([operands[i].ctypes.data for p, _ in started for i in p.operands], np.int64)
-        ends = list(itertools.accumulate((len(p.operands) for p, _ in started), initial=0))
-        tables = [table[a:b] for a, b in itertools.pairwise(ends)]
-        program = self.backends[step.placement.backend].program(started, tables, self.plan.threads)
-        if program.run() >= 0:
-            raise self._refused(self.plan.steps.index(step), program.refusal)
-        produced = iter(outputs)
-        return [next(produced) if o >= 0 else None for o in step.outputs]
-
-    def _late_array(self, slot: int, env: Mapping[str, int]) -> np.ndarray[Any, Any]:
-        """A new array that lies as the plan says; without gaps, since a late value is nobody's part."""
-        s = self.plan.slots[slot]
-        shape = self._shape(slot, env)
-        if s.strides is None:
-            return np.empty(shape, s.dtype)
-        steps = [D.evaluate(d, env) for d in s.strides]
-        order = sorted(range(len(shape)), key=lambda a: (-steps[a], a))
-        made = np.empty([shape[a] for a in order], s.dtype)
-        return made.transpose(np.argsort(order))
-
-    def _laid_out(self, slot: int, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The array whose memory a kernel gets: row-major, unless the plan says how the value lies."""
-        return value if self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
 
 
 def _copy(value: Any) -> Any:
@@ -579,12 +563,14 @@ def _detached(value: Any, arena: Arena) -> Any:
     """``value`` with no part in the arena, whose memory will be used again."""
     if isinstance(value, np.ndarray):
         return value.copy() if np.may_share_memory(value, arena.buffer) else value
+    if isinstance(value, DeviceArray):
+        return value.copy() if arena.holds(value) else value
     if isinstance(value, list):
         return [_detached(v, arena) for v in value]
     return value
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, DeviceArray)):
         return f"{value.dtype}{list(value.shape)}"
     return type(value).__name__

@@ -149,7 +149,10 @@ class Frame:
         self._table = np.zeros(0, np.int64)
         self.segments: list[Segment] = []
         self._lay_out(sizes.steps, backends)
-        python_slots = self._python_slots()
+        python_slots = self._python_slots(HOST)
+        #: Values in other memories that Python hands on: slot, its root, where it begins there, and its shape.
+        self._far_views: list[tuple[int, int, int, tuple[int, ...]]] = []
+        self._note_far()
         self._arena_views = [
             (i, self._bases[plan.slots[i].root]) for i in python_slots if plan.slots[i].storage is Storage.ARENA
         ]
@@ -161,6 +164,7 @@ class Frame:
         ]
         self._transient = {i for i, _ in self._caller_views} | set(plan.inputs)
         self._transient |= {i for i, s in enumerate(plan.slots) if s.storage is Storage.LATE}
+        self._transient |= {i for i, *_ in self._far_views}
         self._constant_views(python_slots)
         self.returned = {i: sizes.shapes[i] for i in plan.outputs if i in sizes.shapes}
         # many frames are kept, so each keeps only what its runs need
@@ -239,8 +243,23 @@ class Frame:
         part: np.ndarray[Any, Any] = np.ndarray(shape, dtype, source.reshape(-1).view(np.uint8), offset, nbytes)
         return part
 
-    def _python_slots(self) -> list[int]:
-        """Slots that a Python step touches, or that are returned."""
+    def _note_far(self) -> None:
+        """Note the values in other memories that a Python step touches; constants stay where they are."""
+        plan = self.plan
+        for space in self.space_bytes:
+            for i in self._python_slots(space):
+                slot, shape = plan.slots[i], self._sizes.shapes.get(i)
+                if slot.storage is Storage.LATE or shape is None or slot.dtype is None:
+                    continue
+                start = self._sizes.offsets.get(i, 0)
+                if slot.storage is Storage.CONSTANT:
+                    address = self._constants[slot.root] + start
+                    self.values[i] = DeviceArray(self._memories[space], address, shape, slot.dtype)
+                else:
+                    self._far_views.append((i, slot.root, start, shape))
+
+    def _python_slots(self, space: str) -> list[int]:
+        """Slots in a memory that a Python step touches, or that are returned."""
         plan = self.plan
         used = set(plan.outputs)
         for index, step in enumerate(plan.steps):
@@ -248,7 +267,7 @@ class Frame:
                 used.update(step.inputs)
                 used.update(step.outputs)
                 used.update(c for b in step.bodies for c in b.captured)
-        return sorted(i for i in used if i >= 0 and plan.slots[i].space == HOST)
+        return sorted(i for i in used if i >= 0 and plan.slots[i].space == space)
 
     def _lay_out(self, step_sizes: Mapping[int, tuple[int, ...]], backends: Mapping[str, Backend]) -> None:
         """Build the operand table and the programs."""
@@ -271,8 +290,8 @@ class Frame:
         far = set(plan.lent.values())
         #: Table entries of what a caller may have there already, by root: where, and what to add to the address.
         self._lent_entries: dict[int, list[tuple[int, int]]] = {}
-        #: Roots whose entries point to a caller's memory.
-        self._lent: set[int] = set()
+        #: Roots whose entries point to a caller's memory, and where that is.
+        self._lent: dict[int, int] = {}
         for i, slot in enumerate(operands):
             if slot < 0:
                 continue
@@ -388,21 +407,29 @@ class Frame:
         for i, root in self._caller_views:
             source = arrays.get(root)
             self.values[i] = None if source is None else self._caller_part(i, source)
+        for i, root, start, shape in self._far_views:
+            far = self.plan.slots[i]
+            base = self._lent.get(root)
+            if base is None:
+                base = self._space_bases.get(far.space, 0) + self._bases[root]  # there is none for no bytes
+            assert far.dtype is not None
+            self.values[i] = DeviceArray(self._memories[far.space], base + start, shape, far.dtype)
 
     def _attach_staging(self, arena: Arena) -> None:
         for space, nbytes in self.staging_bytes.items():
             base = arena.ensure_staging(self._memories[space], nbytes)
             if base != self._staging_bases.get(space):
                 self._staging_bases[space] = base
-                entries, offsets = self._staging_entries[space]
-                self._table[entries] = offsets + base
+                found = self._staging_entries.get(space)  # there is none if all copies are of no bytes
+                if found is not None:
+                    self._table[found[0]] = found[1] + base
 
     def _lend(self, slot: int, address: int) -> None:
         """Let the copy of ``slot`` in another memory be the caller's own; the copy to itself does nothing."""
         root = self.plan.lent[slot]
         for i, start in self._lent_entries[root]:
             self._cells[i] = address + start  # type: ignore[index]
-        self._lent.add(root)
+        self._lent[root] = address
 
     def _take_back(self, slot: int) -> None:
         """Let the copy of ``slot`` be in the arena again."""
@@ -411,7 +438,7 @@ class Frame:
             base = self._space_bases[self.plan.slots[root].space] + self._bases[root]
             for i, start in self._lent_entries[root]:
                 self._cells[i] = base + start  # type: ignore[index]
-            self._lent.discard(root)
+            del self._lent[root]
 
     def _caller_part(self, i: int, source: Any) -> Any:
         """The array of slot ``i`` in an array of the caller's, or in a returned one."""

@@ -33,20 +33,22 @@ class CpuBackend(Backend):
 
     def select(self, view: NodeView) -> Kernel | Reason:
         """A generated kernel, a view, or why not; one that is chosen later where a run knows more."""
-        from accord.backends.cpu.late import late_or
+        from accord.backends.cpu.late import LateKernel
+        from accord.backends.late import late_or
 
         kernel = self.known(view)
-        return late_or(view, kernel) if isinstance(kernel, Reason) else kernel
+        return late_or(view, kernel, LateKernel) if isinstance(kernel, Reason) else kernel
 
     def select_late(self, view: NodeView) -> Kernel | Reason:
         """A kernel that is chosen when it runs."""
-        from accord.backends.cpu.late import late_kernel
+        from accord.backends.cpu.late import LateKernel
         from accord.backends.cpu.objects import ObjectKernel
+        from accord.backends.late import late_node
 
         kernel = self.known(view)
         if isinstance(kernel, (Reason, ObjectKernel)):
             return kernel
-        return late_kernel(view)
+        return late_node(view, LateKernel)
 
     def known(self, view: NodeView) -> Kernel | Reason:
         """As :meth:`select`, by what is known now."""

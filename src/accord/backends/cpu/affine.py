@@ -10,23 +10,15 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
+from accord.backends.positions import spread
 from accord.backends.protocol import Launch, Phase
-from accord.expr.lang import Expr, cast, operand
+from accord.expr.lang import cast, operand
 from accord.expr.math import expand
-from accord.expr.primitives import gt, max_, select
 from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 from accord.record import record
 
 __all__ = ["AffineCode", "affine_phase"]
-
-
-def _positions(aligned: bool) -> Expr:
-    """The position, from -1 to 1, of element (operand 0) of an axis of some length (operand 1)."""
-    i, n = operand(0, "f64"), operand(1, "f64")
-    if aligned:  # a single position is where the spacing begins
-        return select(gt(n, 1.0), i * 2.0 / max_(n - 1.0, 1.0), 0.0) - 1.0
-    return (i * 2.0 + 1.0) / n - 1.0
 
 
 @record
@@ -54,7 +46,10 @@ class AffineCode(KernelCode):
         theta = b.address(b.operand(0), dtype, offset)
         offset, *steps = params.take(3 + rank)
         output = b.address(b.operand(1), dtype, offset)
-        place, narrow = expand(_positions(self.aligned)), expand(cast(operand(0, "f64"), dtype))
+        place, narrow = (
+            expand(spread(operand(0, "f64"), operand(1, "f64"), aligned=self.aligned)),
+            expand(cast(operand(0, "f64"), dtype)),
+        )
         one = Printer(b, 1)
 
         def real(number: str) -> str:

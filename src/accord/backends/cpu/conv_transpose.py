@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from accord.backends.combs import Comb
 from accord.backends.cpu.contraction import RightMatrix, packed_size
 from accord.backends.cpu.conv import Convolution, Image
 from accord.backends.cpu.panels import aligned
@@ -22,40 +23,7 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Comb", "CombWeights", "combs", "pack_combs", "transposed_phases"]
-
-
-@record
-class Comb:
-    """One output in ``step`` along an axis of a transposed convolution: those at ``first + q * step``.
-
-    Output ``q`` of them reads the input at ``q + offset`` and what follows in steps of ``dilation``, once for each of
-    ``taps``; so the outputs of one comb for each axis are an ordinary convolution (Shi et al., "Is the deconvolution
-    layer the same as a convolutional layer?", 2016).
-
-    Attributes:
-        first: First output.
-        step: From output to output.
-        taps: The kernel's elements that meet these outputs, from the lowest input upwards.
-        offset: Input that the first of them reads, relative to ``q``.
-        dilation: From input to input.
-    """
-
-    first: int
-    step: int
-    taps: tuple[int, ...]
-    offset: int
-    dilation: int
-
-
-def combs(taps: int, step: int, dilation: int, pad: int) -> list[Comb]:
-    """The combs of an axis: input ``i`` and tap ``t`` add to output ``i * step + t * dilation - pad``."""
-    found = []
-    for first in range(step):
-        met = [t for t in reversed(range(taps)) if (first + pad - t * dilation) % step == 0]
-        offset = (first + pad - met[0] * dilation) // step if met else 0
-        found.append(Comb(first, step, tuple(met), offset, dilation // math.gcd(step, dilation)))
-    return found
+__all__ = ["CombWeights", "pack_combs", "transposed_phases"]
 
 
 @record

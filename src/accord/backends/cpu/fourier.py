@@ -16,7 +16,8 @@ import functools
 import hashlib
 from collections.abc import Sequence
 
-from accord.backends.cpu.butterflies import RADICES, factors, over_line, pass_function, pass_name
+from accord.backends.butterflies import RADICES, factors
+from accord.backends.cpu.butterflies import over_line, pass_function, pass_name
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.printer import Printer

@@ -1,29 +1,18 @@
-"""Kernels that are chosen when a run tells what the plan could not know: ranks, sizes, or the content of an input that
-decides sizes (axes of a reduction, target of a Reshape).
-
-A late kernel carries its node. When it first meets inputs of some shapes and deciding contents, it makes facts of them
-and selects a kernel as for any other node; later runs find that kernel. So an operator needs nothing of its own for
-being told late, and the machine code, whose sizes are parameters, is the same as everybody's.
-"""
+"""Kernels of the CPU that are chosen when a run tells what the plan could not know (:mod:`accord.backends.late`)."""
 
 from __future__ import annotations
 
-import threading
-import warnings
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from accord.backends.cpu.host import CpuHostKernel, start
+from accord.backends.cpu.host import start
 from accord.backends.cpu.program import KernelCode
+from accord.backends.late import LateNode
 from accord.backends.protocol import Alias, Array, HostKernel, Kernel, ViewKernel
-from accord.errors import AccordError, FallbackWarning, UnsupportedError
 from accord.ir import dims as D
-from accord.ir.dims import DimLike
-from accord.ir.reason import FUSED_DOMAIN, Reason
+from accord.ir.reason import Reason
 from accord.ir.strides import Access, Order, in_order
 from accord.record import record
 
@@ -31,45 +20,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from accord.backends.view import NodeView
-    from accord.ir.facts import TensorFact
 
-__all__ = ["DECIDING", "LateKernel", "late_kernel", "late_or"]
-
-#: Inputs whose content a kernel's form depends on, and a number that the content may well be.
-DECIDING: Mapping[str, Mapping[int, int]] = {
-    "AffineGrid": {1: 2},
-    **{key: {0: 2} for key in ("BlackmanWindow", "HammingWindow", "HannWindow", "ConstantOfShape")},
-    "CenterCropPad": {1: 2},
-    "Col2Im": {1: 2, 2: 1},
-    **{key: {1: 0} for key in ("CumProd", "CumSum")},
-    "DFT": {1: 4, 2: 1},
-    **{key: {1: 1} for key in ("Expand", "Tile")},
-    "MaxUnpool": {2: 4},
-    "MelWeightMatrix": {0: 2, 1: 8, 2: 16, 3: 1, 4: 4},
-    "OneHot": {1: 2},
-    "Pad": {1: 0, 2: 0, 3: 0},
-    "Range": {0: 0, 1: 2, 2: 1},
-    **{
-        f"Reduce{kind}": {1: 0}
-        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-    },
-    "Reshape": {1: -1},
-    "Resize": {1: 0, 2: 1, 3: 2},
-    "STFT": {1: 1, 3: 2},
-    "Slice": {1: 0, 2: 1, 3: 0, 4: 1},
-    "Split": {1: 1},
-    **{key: {1: 0} for key in ("Squeeze", "Unsqueeze")},
-    "TopK": {1: 1},
-    "Trilu": {1: 0},
-}
-
-#: Operators whose operands are rounded where that is asked for.
-_ROUNDED = frozenset({"Conv", "Gemm", "MatMul"})
-
-#: What a size is taken to be, to see whether a kernel would be found.
-_SAMPLE = 2
-#: Forms that a late kernel remembers.
-_FORMS = 64
+__all__ = ["LateKernel"]
 
 
 @record
@@ -102,36 +54,15 @@ class _Form:
     outputs: tuple[_Output | None, ...]
 
 
-@record
-class LateKernel(CpuHostKernel):
-    """See the module's text.
+class LateKernel(LateNode):
+    """Runs on NumPy's arrays."""
 
-    Attributes:
-        name: For people.
-        model: The node as an ONNX file of its own, with the function that it calls if it calls one.
-        deciding: Numbers of the inputs whose content matters.
-        precision: What operands of products are rounded to because that was asked for; "" for nothing.
-    """
+    def form(self, view: NodeView) -> _Form | Reason:
+        """See :meth:`LateNode.form`."""
+        return _form(view)
 
-    name: str = field()  # not the class's own default
-    model: bytes = field()
-    deciding: tuple[int, ...] = field()
-    precision: str = ""
-    _forms: OrderedDict[Any, _Form | Reason] = field(default_factory=OrderedDict, compare=False, repr=False)
-    _lock: Any = field(default_factory=threading.Lock, compare=False, repr=False)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return LateKernel, (self.name, self.model, self.deciding, self.precision)
-
-    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Outputs for ``inputs``, by a kernel for their shapes.
-
-        Raises:
-            AccordError: the inputs contradict the operator.
-        """
-        form = self._form(inputs)
-        if isinstance(form, Reason):
-            return self._reference(inputs, form)
+    def start(self, form: _Form, inputs: Sequence[Any]) -> Sequence[Any]:
+        """See :meth:`LateNode.start`."""
         kernel = form.kernel
         if isinstance(kernel, ViewKernel):
             assert form.outputs[0] is not None
@@ -149,41 +80,6 @@ class LateKernel(CpuHostKernel):
                 assert isinstance(phase.code, KernelCode)
                 start(phase.code, launch.params, [operands[i] for i in phase.operands], launch.tasks)
         return outputs
-
-    def _form(self, inputs: Sequence[Any]) -> _Form | Reason:
-        key = (
-            *(None if a is None else (a.shape, a.dtype.str) for a in inputs),
-            *(None if inputs[i] is None else np.asarray(inputs[i]).tobytes() for i in self.deciding),
-        )
-        with self._lock:
-            found = self._forms.get(key)
-            if found is None:
-                found = self._forms[key] = _form(self._view(inputs))
-                if len(self._forms) > _FORMS:
-                    self._forms.popitem(last=False)
-            return found
-
-    def _view(self, inputs: Sequence[Any]) -> NodeView:
-        from accord.ir.facts import TensorFact, constant_fact
-
-        facts: list[TensorFact | None] = []
-        for i, a in enumerate(inputs):
-            if a is None:
-                facts.append(None)
-            else:
-                fact = constant_fact(np.array(a, order="C"))
-                facts.append(fact if i in self.deciding else TensorFact(fact.dtype, fact.shape))
-        return _view_of(self.model, facts, self.precision)
-
-    def _reference(self, inputs: Sequence[Any], why: Reason) -> Sequence[Any]:
-        """Never silent: the plan took this node for one that has a kernel."""
-        from accord.backends.reference import backend
-
-        kernel = backend.select(self._view(inputs))
-        if not isinstance(kernel, HostKernel):
-            raise UnsupportedError("no kernel is generated for these inputs", found=str(why))
-        warnings.warn(f"{self.name}: no kernel is generated for these inputs ({why})", FallbackWarning, stacklevel=2)
-        return kernel.run(inputs)
 
 
 def _laid_out(array: Any, order: Order | None) -> Array:
@@ -219,137 +115,3 @@ def _form(view: NodeView) -> _Form | Reason:
                 layouts[o] = Access(in_order(shape, order))
     kernel = backend.known(type(view)(view.node, view.analyzer, layouts))
     return kernel if isinstance(kernel, Reason) else _Form(kernel, orders, tuple(outputs))
-
-
-# nodes on their own
-
-
-def _model_of(view: NodeView) -> bytes:
-    """The node as an ONNX file."""
-    import onnx
-    import onnx_ir as ir
-
-    node = view.node
-    proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=node.name or "", overload=node.overload)
-    proto.input.extend("" if v is None else f"i{i}" for i, v in enumerate(node.inputs))
-    proto.output.extend(f"o{j}" if o.name else "" for j, o in enumerate(node.outputs))
-    proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
-    model = onnx.ModelProto(ir_version=onnx.IR_VERSION)
-    model.graph.name = "late"
-    model.graph.node.append(proto)
-    model.graph.input.extend(onnx.ValueInfoProto(name=n) for n in proto.input if n)
-    model.opset_import.extend(onnx.helper.make_opsetid(d, v) for d, v in view.analyzer.opsets.items())
-    function = view.function()
-    if function is not None:
-        model.functions.append(ir.serde.serialize_function(function))
-    return bytes(model.SerializeToString())
-
-
-def _view_of(model: bytes, facts: Sequence[TensorFact | None], precision: str) -> NodeView:
-    """The node of :func:`_model_of` with these facts of its inputs.
-
-    Raises:
-        ModelTypeError: they contradict the operator.
-    """
-    import onnx
-    import onnx_ir as ir
-
-    from accord.backends.view import NodeView
-    from accord.ir.facts import FactTable
-    from accord.ir.infer import Analyzer
-
-    made = ir.serde.deserialize_model(onnx.ModelProto.FromString(model))
-    (node,) = made.graph
-    analyzer = Analyzer(FactTable(), made.opset_imports, functions=made.functions)
-    analyzer.precision = precision or analyzer.precision
-    for v, fact in zip(node.inputs, facts, strict=True):
-        if v is not None and fact is not None:
-            analyzer.facts[v] = fact
-    analyzer.infer(node)
-    return NodeView(node, analyzer)
-
-
-# choosing late
-
-
-def late_or(view: NodeView, refused: Reason) -> Kernel | Reason:
-    """A late kernel where a run may tell what a kernel lacks now; else ``refused``."""
-    if not _is_open(view):
-        return refused
-    late = late_kernel(view)
-    return late if isinstance(late, LateKernel) and not _would_refuse(view, late) else refused
-
-
-def late_kernel(view: NodeView) -> LateKernel | Reason:
-    """A late kernel for a node whose inputs and outputs are tensors of numbers."""
-    from accord.ir.facts import TensorFact
-
-    facts = [f for f, v in zip(view.inputs, view.node.inputs, strict=True) if v is not None]
-    facts += [f for f, o in zip(view.outputs, view.node.outputs, strict=True) if o.name]
-    if not all(isinstance(f, TensorFact) and f.dtype is not None and f.dtype.name != "STRING" for f in facts):
-        return Reason("it does not only work on tensors of numbers")
-    if any(a.type.name in ("GRAPH", "GRAPHS") or a.is_ref() for a in view.node.attributes.values()):
-        return Reason("it has a graph of its own")
-    name = view.node.op_type if view.node.domain != FUSED_DOMAIN else view.node.name
-    function = view.function()
-    rounds = view.analyzer.precision != "float32" and any(n.op_type in _ROUNDED for n in (view.node, *(function or ())))
-    precision = view.analyzer.precision if rounds else ""
-    return LateKernel(f"late {name}", _model_of(view), tuple(sorted(_deciding(view))), precision)
-
-
-def _is_open(view: NodeView) -> bool:
-    """Whether anything about the node is only known when it runs."""
-    shapes = [view.tensor(i).shape for i in range(len(view.node.inputs)) if view.has(i)]
-    return (
-        any(s is None or not D.is_known(s) for s in shapes)
-        or any(view.output(j).shape is None for j in range(len(view.node.outputs)))
-        or any(not view.tensor(i).is_const for i in _deciding(view))
-    )
-
-
-def _deciding(view: NodeView) -> dict[int, int]:
-    """Inputs whose content decides, and samples of it."""
-    if view.node.domain == "":
-        return {i: v for i, v in DECIDING.get(view.node.op_type, {}).items() if view.has(i)}
-    function = view.function()
-    if function is None or view.node.domain != FUSED_DOMAIN:
-        return {}
-    place = {formal: i for i, formal in enumerate(function.inputs)}
-    found: dict[int, int] = {}
-    for node in function:
-        for i, sample in DECIDING.get(node.op_type, {}).items() if node.domain == "" else ():
-            v = node.inputs[i] if i < len(node.inputs) else None
-            if v in place and view.has(place[v]):
-                found.setdefault(place[v], sample)
-    return found
-
-
-def _would_refuse(view: NodeView, late: LateKernel) -> bool:
-    """Whether there is no kernel for sizes and contents as they may well be."""
-    from accord.ir.facts import TensorFact, constant_fact
-
-    deciding = _deciding(view)
-    rank = max((len(s) for i in range(len(view.node.inputs)) if (s := view.tensor(i).shape) is not None), default=2)
-    samples: list[TensorFact | None] = []
-    for i in range(len(view.node.inputs)):
-        fact = view.tensor(i)
-        if not view.has(i):
-            samples.append(None)
-            continue
-        assert fact.dtype is not None
-        if fact.is_const:
-            samples.append(fact)
-        elif i in deciding:
-            shape = (1,) if fact.shape is None else tuple(d if isinstance(d, int) else 1 for d in fact.shape)
-            samples.append(constant_fact(np.full(shape, deciding[i], fact.dtype.numpy())))
-        else:
-            sizes = (_SAMPLE,) * rank if fact.shape is None else tuple(_sample(d) for d in fact.shape)
-            samples.append(TensorFact(fact.dtype, sizes))
-    try:
-        return isinstance(_form(_view_of(late.model, samples, late.precision)), Reason)
-    except AccordError:  # they contradict each other, so this tells nothing
-        return False
-
-
-def _sample(d: DimLike) -> int:
-    return d if isinstance(d, int) else max(1, D.evaluate(d, dict.fromkeys(D.symbols_of(d), _SAMPLE)))

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from accord.backends.cpu.gates import Cell, Pass
 from accord.backends.cpu.lanes import lanes
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.recurrence import Place, RecurrenceCode, RecurrenceWriter, state_elements
+from accord.backends.gates import Cell, Pass
 from accord.expr.lang import bits, cast, const, operand
 from accord.expr.onnx_quantize import data_range, quantized
 from accord.expr.primitives import gt, lt, select

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import ClassVar
 
-from accord.backends.cpu.gates import Cell, Pass
 from accord.backends.cpu.llvm import Builder
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.projection import Panel, Rows, emit_product, product_functions
 from accord.backends.cpu.rounds import MOST_MEMBERS, TEAM_BYTES, Rounds
+from accord.backends.gates import Cell, Pass
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits, cast, operand
 from accord.ir import dims as D

@@ -13,7 +13,8 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, scalar, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, key_dtype, order_key, scratch_bytes, sort_function
+from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, scratch_bytes, sort_function
+from accord.backends.ordering import key_dtype, order_key
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir import dims as D

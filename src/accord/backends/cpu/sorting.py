@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
-from accord.expr.lang import FLOATS, SIGNED, Expr, bits, cast, operand
-from accord.expr.math import expand
-from accord.expr.primitives import bitcast, eq, ge, isnan, select
+from accord.backends.ordering import key_dtype
+from accord.expr.lang import bits
 
-__all__ = ["COUNTS", "RANKED", "SLACK", "call_sort", "key_dtype", "order_key", "scratch_bytes", "sort_function"]
+__all__ = ["COUNTS", "RANKED", "SLACK", "call_sort", "scratch_bytes", "sort_function"]
 
 #: Up to so many pairs, each is compared with all others.
 RANKED = 128
@@ -26,32 +25,6 @@ COUNTS = 8 * 256 * 4
 #: Elements after an array that may be touched.
 SLACK = 64
 _ARGUMENTS = "ptr %keys, ptr %index, ptr %keys2, ptr %index2, i64 %n, ptr %counts"
-
-
-def key_dtype(dtype: str) -> str:
-    """Element type of the keys of ``dtype``: "u32" or "u64"."""
-    return "u64" if bits(dtype) == 64 else "u32"
-
-
-def order_key(dtype: str, *, descending: bool) -> Expr:
-    """The key of an element (operand 0): unsigned, ascending in the order wanted."""
-    x = operand(0, dtype)
-    size = bits(dtype)
-    unsigned = f"u{size}"
-    if dtype == "bool":
-        key = cast(x, "u8")
-    elif dtype in FLOATS:
-        sign = 1 << (size - 1)
-        raw = bitcast(x, unsigned)
-        raw = select(eq(raw, sign), 0, raw)
-        key = select(ge(raw, sign), ~raw, raw | sign)
-        wide = x if size >= 32 else cast(x, "f32")
-        key = select(isnan(wide), (1 << size) - 1, key)
-    elif dtype in SIGNED:
-        key = bitcast(x, unsigned) ^ (1 << (size - 1))
-    else:
-        key = x
-    return expand(cast(~key if descending else key, key_dtype(dtype)))
 
 
 def scratch_bytes(dtype: str) -> int:

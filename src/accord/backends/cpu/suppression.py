@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from accord.backends.boxes import corners, overlaps
 from accord.backends.cpu.host import start
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
 from accord.backends.cpu.search import any_lane, append_vector
-from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, order_key, scratch_bytes, sort_function
+from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, scratch_bytes, sort_function
+from accord.backends.ordering import order_key
 from accord.backends.protocol import Array
-from accord.expr.lang import Expr, operand
+from accord.expr.lang import operand
 from accord.expr.math import expand
-from accord.expr.primitives import gt, max_, min_, select
 from accord.record import record
 
 __all__ = ["SuppressionCode", "suppress"]
@@ -49,23 +50,13 @@ class SuppressionCode(KernelCode):
         return _Writer(self, name).write()
 
 
-def _overlaps() -> Expr:
-    """Whether a kept box (operands 0 to 4) overlaps a candidate (5 to 9) by more than a threshold (10)."""
-    x = [operand(i, "f32") for i in range(11)]
-    height = max_(0.0, min_(x[2], x[7]) - max_(x[0], x[5]))
-    width = max_(0.0, min_(x[3], x[8]) - max_(x[1], x[6]))
-    shared = height * width
-    union = x[4] + x[9] - shared
-    return gt(union, 0.0) & gt(shared / select(gt(union, 0.0), union, 1.0), x[10])
-
-
 class _Writer:
     def __init__(self, code: SuppressionCode, name: str) -> None:
         self.code = code
         self.b = Builder(name)
         self.width = machine().width(32)
         self.order = order_key("f32", descending=False)
-        self.overlaps = expand(_overlaps())
+        self.overlaps = expand(overlaps([operand(i, "f32") for i in range(11)]))
 
     def write(self) -> str:
         b, w = self.b, self.width
@@ -151,13 +142,7 @@ class _Writer:
         b = self.b
         p = Printer(b, 1)
         raw = [p.load("f32", b.address(address, "f32", k)) for k in range(4)]
-        x = [operand(i, "f32") for i in range(4)]
-        if self.code.center:
-            exprs = [x[1] - x[3] / 2.0, x[0] - x[2] / 2.0, x[1] + x[3] / 2.0, x[0] + x[2] / 2.0]
-        else:
-            exprs = [min_(x[0], x[2]), min_(x[1], x[3]), max_(x[0], x[2]), max_(x[1], x[3])]
-        area = (exprs[2] - exprs[0]) * (exprs[3] - exprs[1])
-        return [p.value(expand(e), raw) for e in (*exprs, area)]
+        return [p.value(expand(e), raw) for e in corners(center=self.code.center)]
 
     def _is_free(self, box: Sequence[str], kept: str) -> str:
         """True unless a kept box overlaps too much; lanes past the last kept box overlap nothing."""

@@ -8,23 +8,12 @@ from accord.backends.cpu.jit import machine
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.taptables import BLOCK, Taps
+from accord.backends.positions import cubic, fold
 from accord.expr.lang import Expr, call, cast, const, operand
 from accord.expr.math import expand
-from accord.expr.primitives import abs_, ge, gt, le, lt, max_, min_, ne, select
+from accord.expr.primitives import abs_, ge, gt, lt, max_, min_, ne, select
 
-__all__ = ["TableWriter", "cubic", "fold", "tap"]
-
-
-def fold(index: Expr, period: Expr) -> Expr:
-    """``index`` modulo ``period``, in float64; both are integers."""
-    return index - call("floor", index / period) * period
-
-
-def cubic(t: Expr, a: float) -> Expr:
-    """Weight of an element at distance ``t`` >= 0: Keys, "Cubic Convolution Interpolation" (1981), equation 4."""
-    inner = ((a + 2) * t - (a + 3)) * t * t + 1.0
-    outer = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
-    return select(le(t, 1.0), inner, select(lt(t, 2.0), outer, 0.0))
+__all__ = ["TableWriter", "tap"]
 
 
 #: Operands of the expressions: position, a, b, d, source length, stretch of the kernel, its reach, tap.

@@ -8,7 +8,8 @@ from accord.backends.cpu.host import start
 from accord.backends.cpu.llvm import Builder, scalar
 from accord.backends.cpu.printer import Printer
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, key_dtype, order_key, scratch_bytes, sort_function
+from accord.backends.cpu.sorting import COUNTS, SLACK, call_sort, scratch_bytes, sort_function
+from accord.backends.ordering import key_dtype, order_key
 from accord.backends.protocol import Array
 from accord.record import record
 

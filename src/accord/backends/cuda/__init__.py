@@ -17,6 +17,7 @@ from accord.backends.protocol import (
     ChosenLaunch,
     Concurrency,
     FixedLaunch,
+    HostKernel,
     Kernel,
     Launch,
     Launches,
@@ -24,7 +25,6 @@ from accord.backends.protocol import (
     Phase,
     Program,
     Turns,
-    ViewKernel,
 )
 from accord.errors import BackendError, CompileError
 from accord.ir.reason import FUSED_DOMAIN, Reason
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from accord.backends.view import NodeView
     from accord.ir.dims import DimLike
 
-__all__ = ["CudaBackend", "backend"]
+__all__ = ["SIZES", "CudaBackend", "backend"]
+
+
+#: Why the host computes what is no data.
+SIZES = Reason("it computes sizes, which stays on the host")
 
 
 class CudaBackend(Backend):
@@ -114,7 +118,27 @@ class CudaBackend(Backend):
         self.gpu  # noqa: B018  looking for it is what it does
 
     def select(self, view: NodeView) -> Kernel | Reason:
-        """A kernel that was generated or declared, a view, or why not."""
+        """A kernel, generated or declared, a view, or why not; one that is chosen later where a run knows more."""
+        from accord.backends.cuda.late import late_maker
+        from accord.backends.late import late_or
+
+        host = _for_the_host(view)
+        if host is not None:
+            return host
+        kernel = self.known(view)
+        return late_or(view, kernel, late_maker(self.ordinal)) if isinstance(kernel, Reason) else kernel
+
+    def select_late(self, view: NodeView) -> Kernel | Reason:
+        """A kernel that is chosen when it runs."""
+        from accord.backends.cuda.late import late_maker
+        from accord.backends.late import late_node
+
+        kernel = _for_the_host(view) or self.known(view)
+        return kernel if isinstance(kernel, Reason) else late_node(view, late_maker(self.ordinal))
+
+    def known(self, view: NodeView) -> Kernel | Reason:
+        """As :meth:`select`, by what is known now."""
+        from accord.backends.cuda.counted import CountedKernel
         from accord.backends.cuda.families import declared
         from accord.backends.cuda.families.roots import ROOTS
         from accord.backends.cuda.families.table import TABLE
@@ -123,17 +147,17 @@ class CudaBackend(Backend):
         from accord.backends.loops.program import lowered
 
         _register()
-        host = _for_the_host(view)
-        if host is not None:
-            return host
         kernel = select_fused(view, ROOTS) if view.node.domain == FUSED_DOMAIN else declared.select_declared(view)
         if kernel is None:
             selector = TABLE.selector(view.node.domain, view.node.op_type)
             if selector is None:
                 return Reason(f"no kernel is generated for {view.node.op_type}")
             kernel = selector(view)
+        if isinstance(kernel, CountedKernel):
+            return kernel.of(self.ordinal)
         if not isinstance(kernel, NativeKernel):
-            return kernel if isinstance(kernel, (ViewKernel, Reason)) else Reason("it runs in Python")
+            far = not isinstance(kernel, HostKernel) or kernel.space == self.space or kernel.untouched
+            return kernel if far else Reason("it runs in Python")
         try:
             return lowered(kernel, lower_loops)
         except CompileError as error:
@@ -252,7 +276,7 @@ def _for_the_host(view: NodeView) -> Reason | None:
     """Why a node is better computed by the host: its results are sizes, which the host needs and knows at once."""
     for j, o in enumerate(view.node.outputs):
         if o.name and view.output(j).elements() is not None:
-            return Reason("it computes sizes, which stays on the host")
+            return SIZES
     return None
 
 

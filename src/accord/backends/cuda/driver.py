@@ -210,6 +210,18 @@ class Device(Losable):
         """Copy to the host; done when the stream is."""
         self.call("cuMemcpyDtoHAsync", target, source, nbytes, stream)
 
+    def move(self, target: int, source: int, width: int, rows: int, steps: tuple[int, int], stream: int) -> None:
+        """Copy rows within the device; see :meth:`accord.backends.memory.Memory.move`."""
+        if rows == 1 or steps == (width, width):
+            self.call("cuMemcpyDtoDAsync", target, source, width * rows, stream)
+        else:
+            asked = self._driver.CUDA_MEMCPY2D()
+            asked.srcMemoryType = asked.dstMemoryType = self._driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+            asked.dstDevice, asked.srcDevice = target, source
+            asked.dstPitch, asked.srcPitch = steps
+            asked.WidthInBytes, asked.Height = width, rows
+            self.call("cuMemcpy2DAsync", asked, stream)
+
     # streams
 
     def stream(self, *, first: bool = False) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.backends.loops.values import Form, Result, form_of
-from accord.expr.lang import Expr
+from accord.expr.lang import INTS, Expr
 
 if TYPE_CHECKING:
     from accord.backends.cuda.loops import LoopKernel, Stream
@@ -133,14 +133,19 @@ class LoopWriter:
         names = self._tile_values() if held else []
         levels = [k.reduction_level(i) for i in range(len(k.reductions))]
         for level in range(max(levels) + 1):
-            chosen = [i for i, at in enumerate(levels) if at == level]
+            chosen = [i for i, at in enumerate(levels) if at == level and not k.is_running(i)]
             if held:
+                self._scan(level, names, {})
                 for i in chosen:
                     self._reduce(i, self._added(i, names, self._start(i)))
                 continue
+            if not chosen:
+                continue
             states = {i: self._named(self._start(i)) for i in chosen}
+            carried = self._carried(level)
             with self._walk():
                 names = self._tile_values()
+                self._scan(level, names, carried)
                 for i in chosen:
                     for state, value in zip(states[i], self._added(i, names, states[i]), strict=True):
                         self.emit(f"{state} = {value}")
@@ -152,8 +157,49 @@ class LoopWriter:
         if held:
             self._full_outputs(names)
             return
+        carried = self._carried(max(levels))
         with self._walk():
-            self._full_outputs(self._tile_values())
+            names = self._tile_values()
+            self._scan(max(levels), names, carried)
+            self._full_outputs(names)
+
+    def _carried(self, level: int) -> dict[int, str]:
+        """What running reductions that a walk needs have come to before its first piece."""
+        k = self.k
+        running = [i for i in range(len(k.reductions)) if k.is_running(i) and k.reduction_level(i) <= level]
+        return {i: self._named([self._start(i, 1)[0]])[0] for i in running}
+
+    def _scan(self, level: int, names: Sequence[str], carried: dict[int, str]) -> None:
+        """Running reductions up to a level, on a tile; a row that is walked in pieces goes on from what is carried."""
+        k = self.k
+        for i, reduction in enumerate(k.reductions):
+            known = not carried and i in self.results
+            if not k.is_running(i) or k.reduction_level(i) > level or known:
+                continue
+            (value,) = self._added(i, names, self._start(i))
+            merge = self._merge(i)
+            dtype = reduction.args[0].dtype
+            if reduction.kind == "add" and (reduction.running == "inclusive" or dtype in INTS):
+                (scanned,) = self._named([f"tl.cumsum({value}, 1).to({TYPES[dtype]})"])
+                if reduction.running == "exclusive":
+                    (scanned,) = self._named([f"{scanned} - {value}"])
+            elif reduction.running == "exclusive":
+                (scanned,) = self._named([self._before(i, value, merge)])
+            else:
+                (scanned,) = self._named([f"tl.associative_scan({value}, 1, {merge})"])
+            if carried:
+                before = carried[i]
+                (scanned,) = self._named([f"{merge}(tl.broadcast_to({before}, [BM, BR]), {scanned})"])
+                self.emit(f"{before} = {merge}({before}, tl.reduce({value}, 1, {merge})[:, None])")
+            self.results[i] = [scanned]
+
+    def _before(self, index: int, value: str, merge: str) -> str:
+        """A running reduction without the element itself: states are that of all elements, and of all but the last."""
+        name = f"before{index}"
+        if not any(h.startswith(f"@triton.jit\ndef {name}(") for h in self.helpers):
+            body = f"return {merge}(a0, b0), {merge}(a0, b1)"
+            self.helpers.append(f"@triton.jit\ndef {name}(a0, a1, b0, b1):\n    {body}\n\n\n")
+        return f"tl.associative_scan(({value}, {self._start(index)[0]}), 1, {name})[1]"
 
     @contextmanager
     def _walk(self) -> Iterator[None]:
@@ -163,8 +209,8 @@ class LoopWriter:
             self._piece()
             yield
 
-    def _start(self, index: int) -> list[str]:
-        return [f"tl.full([BM, BR], {_number(e)}, {TYPES[e.dtype]})" for e in self.forms[index].start]
+    def _start(self, index: int, columns: int | str = "BR") -> list[str]:
+        return [f"tl.full([BM, {columns}], {_number(e)}, {TYPES[e.dtype]})" for e in self.forms[index].start]
 
     def _named(self, values: Sequence[str]) -> list[str]:
         names = []
@@ -192,15 +238,20 @@ class LoopWriter:
     def _reduce(self, index: int, state: Sequence[str]) -> None:
         """Join the tile's states along a row."""
         form = self.forms[index]
-        name = f"merge{index}"
-        if not any(h.startswith(f"@triton.jit\ndef {name}(") for h in self.helpers):
-            self.helpers.append(_helper(name, form))
+        name = self._merge(index)
         parts = [f"j{index}_{p}" for p in range(len(state))]
         given = state[0] if len(state) == 1 else f"({', '.join(state)})"
         self.emit(f"{', '.join(parts)} = tl.reduce({given}, 1, {name})")
         columns = self._named([f"{p}[:, None]" for p in parts])
         printer = self._printer()
         self.results[index] = [printer.value(e, columns) for e in form.final]
+
+    def _merge(self, index: int) -> str:
+        """The function that joins two states of a reduction."""
+        name = f"merge{index}"
+        if not any(h.startswith(f"@triton.jit\ndef {name}(") for h in self.helpers):
+            self.helpers.append(_helper(name, self.forms[index]))
+        return name
 
     # operands and outputs
 
@@ -238,7 +289,10 @@ class LoopWriter:
     ) -> tuple[str, str, bool]:
         """Place and mask with the computed parts; and whether nothing is skipped."""
         for j, p in enumerate(stream.places):
-            (index,) = self._named([self._printer().value(p.index, names)])
+            printer = self._printer()
+            (index,) = self._named([printer.value(p.index, names)])
+            if printer.constant:  # one number for the whole block
+                (index,) = self._named([f"{index} + ({mask}).to(tl.int64) * 0"])
             size = f"n{number}_{j}"
             if not p.skip:
                 (index,) = self._named([f"tl.where({index} < 0, {index} + {size}, {index})"])

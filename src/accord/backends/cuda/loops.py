@@ -139,7 +139,11 @@ class LoopKernel(KernelText):
 
     def _full(self, number: int) -> bool:
         v = self.values[number]
-        return isinstance(v, Stream) and self.is_stream_full(v)
+        return self.is_stream_full(v) if isinstance(v, Stream) else self.is_running(v.reduction)
+
+    def is_running(self, index: int) -> bool:
+        """Whether a reduction's results are what it has come to at each element."""
+        return bool(self.reductions[index].running)
 
     def is_stream_full(self, s: Stream) -> bool:
         """Whether a stream's place changes along the second side of the tile."""
@@ -149,9 +153,15 @@ class LoopKernel(KernelText):
         """The pass in which an expression can be computed: after that many levels of reductions."""
         return max((self._value_level(n) for n in _operands(expr)), default=0)
 
+    def waits(self, expr: Expr) -> bool:
+        """Whether an expression is of results of reductions."""
+        return any(isinstance(self.values[n], Result) for n in _operands(expr))
+
     def _value_level(self, number: int) -> int:
         v = self.values[number]
-        return 0 if isinstance(v, Stream) else 1 + self.reduction_level(v.reduction)
+        if isinstance(v, Stream):
+            return 0
+        return self.reduction_level(v.reduction) + (not self.is_running(v.reduction))
 
     def reduction_level(self, index: int) -> int:
         """The pass in which a reduction is computed."""
@@ -166,10 +176,8 @@ def loop_kernel(program: LoopProgram) -> tuple[LoopKernel, tuple[DimLike, ...]]:
     """The kernel for a program, and the sizes that its launch needs: extents, then offsets and strides of all streams.
 
     Raises:
-        CompileError: it has a running reduction.
+        CompileError: a place waits for a reduction.
     """
-    if any(r.running for r in program.reductions):
-        raise CompileError("a running reduction has no kernel yet")
     order = _order(program)
     labels = [int(a in program.reduced) for a in order]
     accesses = [Access(tuple(a.strides[i] for i in order), a.offset) for a in program.accesses]
@@ -205,7 +213,8 @@ def loop_kernel(program: LoopProgram) -> tuple[LoopKernel, tuple[DimLike, ...]]:
         dims.append(access.offset)
         dims += [s for s, kind in zip(access.strides, stream.kinds, strict=True) if kind == "s"]
         dims += [d for p in item.lookups for d in (p.stride, p.size)]
-    if any(kernel.level(p.index) for s in streams for p in s.places):
+    read = streams[: len(program.operands)]
+    if any(kernel.waits(p.index) for s in read for p in s.places):
         raise CompileError("a place waits for a reduction")
     return kernel, tuple(dims)
 
@@ -242,7 +251,7 @@ def lower_loops(program: LoopProgram, sources: Sequence[int], targets: Sequence[
     """A phase that runs ``program``; see :func:`accord.backends.loops.program.lowered`.
 
     Raises:
-        CompileError: it has a running reduction.
+        CompileError: a place waits for a reduction.
     """
     kernel, dims = loop_kernel(program)
     cut = _cut(program, kernel, dims) if scratch >= 0 else None

@@ -97,6 +97,13 @@ class DeviceMemory(Memory):
         gpu.enter()
         gpu.wait(stream)
 
+    def move(self, target: int, source: int, width: int, rows: int = 1, steps: tuple[int, int] = (0, 0)) -> None:
+        """See :class:`~accord.backends.memory.Memory`."""
+        gpu = device(self.ordinal)
+        with borrowed(gpu) as lanes:
+            gpu.move(target, source, width, rows, steps, lanes.origin)
+            gpu.wait(lanes.origin)
+
 
 class _DeviceBlock(Block):
     """Freed with its last reference."""

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from accord.errors import CompileError
-from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, topological
+from accord.expr.fold import fold
+from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, rebuild, topological
 from accord.expr.math import expand
 
 __all__ = ["TYPES", "TritonPrinter", "literal"]
@@ -70,7 +71,11 @@ class TritonPrinter:
         self._short = short
         self._count = 0
         self._names: dict[Expr, str] = {}
+        #: Nodes that turned out to be constants.
+        self._folded: dict[Expr, Expr] = {}
         self._operands: tuple[str, ...] = ()
+        #: Whether the last value is one number, not a block.
+        self.constant = False
 
     def value(self, expr: Expr, operands: Sequence[str]) -> str:
         """The name of the value of ``expr``.
@@ -90,6 +95,11 @@ class TritonPrinter:
         return self._write(expand(expr, lower=_LOWERED))
 
     def _write(self, root: Expr) -> str:
+        name = self._written(root)
+        self.constant = root.op == "const" or root in self._folded
+        return name
+
+    def _written(self, root: Expr) -> str:
         stack = [root]
         while stack:
             node = stack[-1]
@@ -112,6 +122,11 @@ class TritonPrinter:
     def _node(self, node: Expr) -> str:
         if node.op == "operand":
             return self._operands[int(node.value or 0)]
+        given = tuple(self._folded.get(a, a) for a in node.args)
+        if given and all(a.op == "const" for a in given):  # blocks of no axes are not computed with
+            found = fold(rebuild(node, given))
+            if found.op == "const":
+                self._folded[node] = node = found
         if node.op == "const":
             assert node.value is not None
             return self.line(literal(node.value, node.dtype))

@@ -286,7 +286,7 @@ def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, describe
     aligned = all(p.widths[i] * bits(x.own.dtype) == 128 for i, x in enumerate((kernel.a, kernel.b)))
     whole = described and device.architecture >= 90 and kernel.describable and aligned and not exact
     for m, n in _SHAPES:
-        if not fine and (m < 64 or n < min(64, p.n)) and not exact:
+        if not fine and (m < min(64, _power(p.m)) or n < min(64, p.n)) and not exact:
             continue
         if (m > 16 and m >= 2 * p.m) or (n > 32 and n >= 2 * p.n) or (exact and m * n > 64 * 64):
             continue

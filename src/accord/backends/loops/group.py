@@ -18,7 +18,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from accord.backends.loops.nest import magnitude
-from accord.backends.loops.program import LoopProgram, Operand, Output, program_phase
+from accord.backends.loops.program import Lookup, LoopProgram, Operand, Output, program_phase
 from accord.backends.loops.space import Axis, Run, is_scaled, leaves, strides_of, unify
 from accord.backends.loops.table import known
 from accord.backends.loops.values import Reduction, Result
@@ -80,12 +80,14 @@ class Term:
 
 @record
 class _Read:
-    """A value that is read from ``source``; None: it is positions."""
+    """A value that is read from ``source``; None: it is positions. ``lookups`` and ``other`` as of an Operand."""
 
     dtype: str
     axes: tuple[Run, ...]
     access: Access
     source: ir.Value | None
+    lookups: tuple[Lookup, ...] = ()
+    other: float | int = 0
 
 
 @record
@@ -179,6 +181,36 @@ class Group:
         number = len(self._values)
         self._values.append(_Read(dtype, axes, access, source))
         return Term(cast(operand(number, dtype), wide(dtype)), axes, dtype)
+
+    def look_up(
+        self,
+        view: NodeView,
+        index: int,
+        axes: Sequence[Run],
+        access: Access,
+        lookups: Sequence[Lookup],
+        *,
+        other: float | int = 0,
+        word: str = "",
+    ) -> Expr:
+        """Elements of input ``index`` at computed places. Not every device's loops have them.
+
+        Args:
+            view: The node.
+            index: Of the input, a tensor whose shape and element type are known.
+            axes: What the rest of the place is walked along.
+            access: How, by ``axes``.
+            lookups: Computed parts of the place; indices are of values that were read before.
+            other: What an element is where a lookup skips it.
+            word: A type to read elements as, of the same size; "": their own, f32 for f16 and bf16.
+        """
+        v = view.node.inputs[index]
+        dtype = view.tensor(index).dtype
+        own = word or (None if dtype is None else dtype_name(dtype))
+        assert own is not None
+        number = len(self._values)
+        self._values.append(_Read(own, tuple(axes), access, v, tuple(lookups), other))
+        return cast(operand(number, own), own if word else wide(own))
 
     @staticmethod
     def axis(extent: DimLike) -> Run:
@@ -284,7 +316,9 @@ class Group:
                 continue
             if any(id(leaf) not in place for run in v.axes for leaf in leaves(run)):
                 return Reason("an operand has an axis that is neither in an output nor reduced")
-            values.append(Operand(v.dtype, _over(v.axes, v.access, place), v.source is not None))
+            lookups = tuple(replace(k, index=substituted(k.index, numbers)) for k in v.lookups)
+            access = _over(v.axes, v.access, place)
+            values.append(Operand(v.dtype, access, v.source is not None, lookups, v.other))
             if v.source is not None:
                 sources.append(v.source)
         reductions = [
@@ -383,9 +417,14 @@ class Group:
 
     def _used(self, exprs: Sequence[Expr]) -> set[int]:
         """Numbers of the values that the expressions need."""
-        return {int(n.value or 0) for n in topological(exprs) if n.op == "operand"} | {
-            i for i, v in enumerate(self._values) if isinstance(v, Result)
-        }
+        used = {i for i, v in enumerate(self._values) if isinstance(v, Result)}
+        waiting = list(exprs)
+        while waiting:
+            found = {int(n.value or 0) for n in topological(waiting) if n.op == "operand"} - used
+            used |= found
+            reads = [v for v in map(self._values.__getitem__, found) if isinstance(v, _Read)]
+            waiting = [k.index for v in reads for k in v.lookups]
+        return used
 
     def _in_place(
         self, program: LoopProgram, place: dict[ir.Value | None, int], sources: Sequence[ir.Value]
@@ -397,7 +436,7 @@ class Group:
             for v, o in zip(sources, memory, strict=True):
                 if v in self._substitutes or sum(v is s for s in sources) > 1:
                     continue
-                if o.dtype == out.expr.dtype and o.access == out.access:
+                if o.dtype == out.expr.dtype and o.access == out.access and not o.lookups:
                     pairs.append((j, place[v]))
         return pairs
 

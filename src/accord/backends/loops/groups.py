@@ -33,10 +33,10 @@ def member(*names: str, domain: str = "") -> Callable[[Member], Member]:
     return register
 
 
-def select_alone(view: NodeView) -> Kernel | Reason:
-    """The kernel of a single node."""
+def select_alone(view: NodeView, rule: Member | None = None) -> Kernel | Reason:
+    """The kernel of a single node, by ``rule`` or as it becomes part of a group."""
     group = Group()
-    refused = group.add(view)
+    refused = group.add(view) if rule is None else rule(group, view)
     if refused is not None:
         return refused
     outputs = [(j, o) for j, o in enumerate(view.node.outputs) if o.name]

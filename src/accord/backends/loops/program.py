@@ -38,7 +38,7 @@ class Lookup:
     """A part of an operand's or output's place that is computed: ``index * stride`` elements.
 
     Attributes:
-        index: An i64 of values before this one that wait for no reduction.
+        index: An i64 of values before this one; only an output's may wait for reductions.
         stride: Elements from one index to the next.
         size: Of the axis that is looked up.
         outside: What an index that is not from 0 to ``size - 1`` means: "refuse": it counts from the end where it is
@@ -210,5 +210,6 @@ def lowered(kernel: NativeKernel, lower: Lower) -> NativeKernel:
         if made.workspace != 0:  # phases use it one after the other
             workspace = D.maximum(workspace, made.workspace)
         place = dict(zip(phase.operands[:n], read, strict=True))
-        in_place = tuple((j, i) for j, i in in_place if made.may_overwrite(j, place[kernel.reads.index(i)]))
+        numbers = {i: place.get(kernel.reads.index(i)) for _, i in in_place}
+        in_place = tuple((j, i) for j, i in in_place if (at := numbers[i]) is None or made.may_overwrite(j, at))
     return replace(kernel, phases=tuple(phases), workspace=workspace, in_place=in_place)

@@ -28,11 +28,12 @@ from accord.backends.heads import (
     heads_of,
 )
 from accord.backends.loops.table import known, output_operands
+from accord.backends.matrix_state import linear_attention_of
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.contract.choose import Choice, call_attributes
 from accord.contract.code import ScoreFunction
-from accord.expr.lang import FLOATS, bits, operand
+from accord.expr.lang import bits, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
@@ -179,50 +180,16 @@ class _Kernel:
         self.phases.append(pointwise_phase(extents, [(word, source)], [(word, target)], [operand(0, word)], operands))
 
 
-_RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
-
-
 @selects("LinearAttention")
 def linear_attention(view: NodeView) -> Kernel | Reason:
     """All steps of a recurrence over a matrix state."""
-    shapes: dict[int, Shape] = {}
-    dtypes: dict[int, str] = {}
-    for i in range(6):
-        if view.has(i):
-            found = known(view.tensor(i), f"input {i}")
-            if isinstance(found, Reason):
-                return found
-            shapes[i], dtypes[i] = found
-            if found[1] not in FLOATS:
-                return Reason("only floats")
-    decay, delta = _RULES[str(view.attr("update_rule", "gated_delta"))]
-    if (4 in shapes) != decay or (5 in shapes) != delta:
-        return Reason("the rule and the inputs do not fit each other")
-    heads, queries = int(view.attr("kv_num_heads")), int(view.attr("q_num_heads"))
-    size = D.floordiv(shapes[0][2], queries)
-    scale = float(view.attr("scale", 0.0) or 0.0)
-    if not scale and not isinstance(size, int):
-        return Reason("the head size is only known at run time")
-    numbers = output_operands(view.node, len(shapes))
-    kept = len(numbers) > 1 and numbers[1] >= 0
-    code = LinearAttentionCode(dtypes[0], dtypes.get(3, dtypes[0]), 3 in shapes, decay, delta, kept)
-    sizes: dict[str, DimLike] = {
-        "images": shapes[0][0],
-        "steps": shapes[0][1],
-        "heads": heads,
-        "group": queries // heads,
-        "size": size,
-        "value.size": D.floordiv(shapes[2][2], heads),
-        "decays": shapes[4][2] if decay else 0,
-        "betas": shapes[5][2] if delta else 0,
-    }
-    reads = tuple(shapes)
-    results = [n for n in numbers[:2] if n >= 0]
-    if numbers[0] < 0:
-        return Reason("only its state is wanted")
-    factor = scale or 1 / math.sqrt(int(str(size)))
+    asked = linear_attention_of(view)
+    if isinstance(asked, Reason):
+        return asked
+    a, sizes, reads, results = asked
+    code = LinearAttentionCode(a.dtype, a.state, a.past, a.decay, a.delta, a.kept)
     operands = (*range(len(reads)), *results, len(reads) + len(results))
-    phase = linear_attention_phase(code, sizes, factor, operands)
+    phase = linear_attention_phase(code, sizes, a.scale, operands)
     return NativeKernel(
-        f"linear attention {dtypes[0]}", (phase,), reads, workspace=linear_attention_workspace(sizes["size"])
+        f"linear attention {a.dtype}", (phase,), reads, workspace=linear_attention_workspace(sizes["size"])
     )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from accord.backends.combs import combs_of
 from accord.backends.cpu.contraction import RightMatrix, Walk, packed_size
 from accord.backends.cpu.conv import Convolution, Image
-from accord.backends.cpu.conv_transpose import CombWeights, combs, pack_combs, transposed_phases
+from accord.backends.cpu.conv_transpose import CombWeights, pack_combs, transposed_phases
 from accord.backends.cpu.families.coded import coded_weight
 from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.families.windows import depthwise_kernel, is_depthwise
@@ -277,38 +277,25 @@ def _pads(view: NodeView, sizes: Shape, out: Shape, window: Window) -> tuple[lis
 @selects("ConvTranspose", epilogue=True)
 def conv_transpose(view: NodeView) -> Kernel | Reason:
     """Transposed convolution over one to three spatial axes: an ordinary one for each comb of output pixels."""
-    found = operands_of(view, 2)
-    if isinstance(found, Reason):
-        return found
-    (x, w), dtype = found
-    out = view.output().shape
-    axes = len(x) - 2
-    if out is None or not 1 <= axes <= 3 or len(w) != axes + 2:
-        return Reason("only one to three spatial axes")
-    if not D.is_known(w) or 0 in w:
-        return Reason("the weights' shape is only known at run time, or they are empty")
-    constant = view.tensor(1).is_const
-    taps = tuple(w[2:])
-    steps = [int(s) for s in view.attr("strides", (1,) * axes)]
-    if math.prod(steps) > _MAX_COMBS:
-        return Reason(f"strides {steps} would take {math.prod(steps)} convolutions")
-    dilations = [int(d) for d in view.attr("dilations", (1,) * axes)]
-    pads = _transposed_pads(view, x[2:], out[2:], taps, steps, dilations)
-    if not D.is_known(pads):
-        return Reason(f"the padding depends on sizes: {', '.join(str(p) for p in pads)}")
+    asked, out = combs_of(view, _MAX_COMBS), view.output().shape
+    if isinstance(asked, Reason):
+        return asked
+    assert out is not None
+    x, w, dtype, combs = asked
+    constant, steps = view.tensor(1).is_const, combs[-1][0].step
     epilogue, reads = with_bias(view, dtype, out)
     extras = [Image(e.dtype, e.access) for e in epilogue.extras]
     constants: dict[int, Constant] = {}
     if view.has(2) and view.tensor(2).is_const and view.access(2).strides == (1,):
-        constants[2] = np.tile(view.tensor(2).numpy(), steps[-1])
+        constants[2] = np.tile(view.tensor(2).numpy(), steps)
         extras[0] = Image(dtype, extras[0].access, repeated=True)
     phases, weights, scratch = transposed_phases(
         x[0],
         int(view.attr("group", 1)),
-        tuple(w),
+        tuple(int(str(d)) for d in w),
         x[2:],
         out[2:],
-        [combs(*axis) for axis in zip(taps, steps, dilations, pads, strict=True)],
+        combs,
         Image(dtype, view.access(0)),
         extras,
         Image(epilogue.expr.dtype, view.output_access()),
@@ -325,23 +312,6 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
 
 def _packed_combs(fact: TensorFact, weights: Sequence[CombWeights]) -> Array:
     return pack_combs(weights, fact.numpy())
-
-
-def _transposed_pads(
-    view: NodeView, sizes: Shape, out: Shape, taps: Sequence[int], steps: Sequence[int], dilations: Sequence[int]
-) -> list[DimLike]:
-    """What is cut off in front of each axis."""
-    axes = len(steps)
-    mode = _mode(view)
-    if mode in ("NOTSET", "VALID") and not view.attr("output_shape", ()):
-        pads = view.attr("pads", ()) if mode == "NOTSET" else ()
-        return [int(p) for p in (pads or (0,) * axes)[:axes]]
-    extra = view.attr("output_padding", ()) or (0,) * axes
-    front: list[DimLike] = []
-    for size, n, k, s, d, e in zip(sizes, out, taps, steps, dilations, extra, strict=True):
-        total = D.maximum((size - 1) * s + int(e) + (k - 1) * d + 1 - n, 0)
-        front.append(D.floordiv(total, 2) if mode == "SAME_UPPER" else D.ceildiv(total, 2))
-    return front
 
 
 def _mode(view: NodeView) -> str:

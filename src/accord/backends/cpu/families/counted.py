@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from accord.backends.boxes import refusal_of_boxes
 from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.host import CpuHostKernel, start
 from accord.backends.cpu.program import KernelCode
@@ -149,10 +150,4 @@ def _value(x: Any) -> Any:
 @selects("NonMaxSuppression")
 def non_max_suppression(view: NodeView) -> Kernel | Reason:
     """Candidates sorted once, then compared with what is kept."""
-    for i, what in enumerate(("the boxes", "the scores")):
-        found = known(view.tensor(i), what)
-        if isinstance(found, Reason):
-            return found
-        if found[1] != "f32" or len(found[0]) != 3:
-            return Reason(f"{what} are no float32 tensor of rank 3")
-    return SuppressionKernel(bool(view.attr("center_point_box", 0)))
+    return refusal_of_boxes(view) or SuppressionKernel(bool(view.attr("center_point_box", 0)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
 
-from accord.backends.cpu.butterflies import factors
+from accord.backends.butterflies import factors
 from accord.backends.cpu.families.table import arranges, selects
 from accord.backends.cpu.fourier import (
     FourierPlaces,
@@ -23,15 +22,26 @@ from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.specialised import SpecialisedKernel
 from accord.backends.cpu.streams import Kind
 from accord.backends.cpu.tabulated import tabulated_phase
-from accord.backends.cpu.waves import cos_turns, sin_turns
 from accord.backends.loops.nest import merge_axes
 from accord.backends.loops.table import known
 from accord.backends.protocol import Arrangement, Array, Kernel, NativeKernel, Phase
+from accord.backends.spectral import (
+    WINDOWS,
+    Transform,
+    dft_is_known,
+    dft_of,
+    mel_edge,
+    mel_weight,
+    size_in,
+    stft_is_known,
+    stft_of,
+    window_value,
+)
 from accord.backends.view import NodeView
-from accord.expr.lang import FLOATS, Expr, bits, call, cast, const, operand
-from accord.expr.primitives import eq, ge, gt, le, lt, max_, select
+from accord.backends.waves import cos_turns, sin_turns
+from accord.expr.lang import FLOATS, bits, cast, operand
 from accord.ir import dims as D
-from accord.ir.dims import DimLike, Shape
+from accord.ir.dims import DimLike
 from accord.ir.reason import Reason
 from accord.ir.strides import Access
 
@@ -39,35 +49,19 @@ __all__ = ["any_strides", "dft", "mel_weight_matrix", "stft", "window"]
 
 #: A length with a prime factor above this is done by a convolution.
 _LARGE_FACTOR = 31
-#: Name → coefficients of the cosine terms.
-_WINDOWS: dict[str, tuple[float, ...]] = {
-    "HannWindow": (0.5, 0.5),
-    "HammingWindow": (25 / 46, 21 / 46),
-    "BlackmanWindow": (0.42, 0.5, 0.08),
-}
 
 
-def _size(view: NodeView, index: int) -> DimLike | None:
-    """The size that scalar input ``index`` holds; None if it is only known at run time."""
-    elements = view.tensor(index).elements()
-    return elements[0] if elements is not None and len(elements) == 1 else None
-
-
-@selects(*_WINDOWS)
+@selects(*WINDOWS)
 def window(view: NodeView) -> Kernel | Reason:
     """A sum of cosines over one period, with or without its end point."""
     out = known(view.output(), "the output")
     if isinstance(out, Reason):
         return out
-    count = _size(view, 0)
+    count = size_in(view, 0)
     if count is None:
         return SpecialisedKernel(view, window)
-    index, size = operand(0, "f64"), operand(1, "f64")
-    turns = index / (size if view.attr("periodic", 1) else max_(1.0, size - 1.0))
-    terms = [cos_turns(turns * float(k)) * ((-1) ** k * c) for k, c in enumerate(_WINDOWS[view.node.op_type]) if k]
-    total = functools.reduce(lambda x, y: x + y, terms, const(_WINDOWS[view.node.op_type][0], "f64"))
-    expr = cast(select(eq(size, 1.0), 1.0, total), out[1])
-    phase = tabulated_phase(expr, count, (count,), (), view.output_access().offset, (0,))
+    expr = window_value(view, operand(0, "f64"), operand(1, "f64"))
+    phase = tabulated_phase(cast(expr, out[1]), count, (count,), (), view.output_access().offset, (0,))
     return NativeKernel(f"window {out[1]}", (phase,), ())
 
 
@@ -77,7 +71,7 @@ def mel_weight_matrix(view: NodeView) -> Kernel | Reason:
     out = known(view.output(), "the output")
     if isinstance(out, Reason):
         return out
-    bins, length = _size(view, 0), _size(view, 1)
+    bins, length = size_in(view, 0), size_in(view, 1)
     if bins is None or length is None:
         return SpecialisedKernel(view, mel_weight_matrix)
     dtypes = []
@@ -87,67 +81,22 @@ def mel_weight_matrix(view: NodeView) -> Kernel | Reason:
             return found
         dtypes.append(found[1])
     rows = D.floordiv(length, 2) + 1
-    edges = tabulated_phase(_mel_edges(), bins + 2, (bins, length), dtypes, 0, (0, 1, 2, 4))
+    edges = tabulated_phase(
+        mel_edge(*(operand(i, "f64") for i in range(6))), bins + 2, (bins, length), dtypes, 0, (0, 1, 2, 4)
+    )
     index = tabulated_phase(operand(0, "f64"), rows, (), (), bins + 2, (4,))
     inputs = [("f64", Access((1, 0), bins + 2)), *(("f64", Access((0, 1), k)) for k in range(3))]
     weights = pointwise_phase(
-        (rows, bins), inputs, [(out[1], view.output_access())], [cast(_mel_weight(), out[1])], (4, 4, 4, 4, 3)
+        (rows, bins),
+        inputs,
+        [(out[1], view.output_access())],
+        [cast(mel_weight(*(operand(i, "f64") for i in range(4))), out[1])],
+        (4, 4, 4, 4, 3),
     )
     return NativeKernel(f"mel {out[1]}", (edges, index, weights), (2, 3, 4), workspace=(bins + 2 + rows) * 8)
 
 
-def _mel_edges() -> Expr:
-    """Edge of a filter in bins of the spectrum, from its number, the sizes and the three numbers in memory."""
-    index, bins, length, rate, lower, upper = (operand(i, "f64") for i in range(6))
-
-    def mel(frequency: Expr) -> Expr:
-        return call("log", frequency / 700.0 + 1.0) * (2595 / math.log(10))
-
-    low, high = mel(lower), mel(upper)
-    at = low + index * (high - low) / (bins + 2.0)
-    frequency = (call("pow", const(10.0, "f64"), at / 2595.0) - 1.0) * 700.0
-    return call("floor", (length + 1.0) * frequency / rate)
-
-
-def _mel_weight() -> Expr:
-    """An element from the bin of its row and the left, middle and right edge of its column's filter."""
-    k, left, centre, right = (operand(i, "f64") for i in range(4))
-    alone = select(eq(k, centre) & le(centre, left), const(1.0, "f64"), 0.0)
-    inside = gt(centre, left) & ge(k, left) & le(k, centre)
-    rising = select(inside, (k - left) / (centre - left), alone)
-    return select(gt(right, centre) & ge(k, centre) & lt(k, right), (right - k) / (right - centre), rising)
-
-
 # transforms
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Transform:
-    """What DFT and STFT have in common.
-
-    Attributes:
-        view: The node.
-        length: Of the transform.
-        along: Elements along the input's axis.
-        bins: Elements along the output's axis.
-        batch: Batch axes.
-        x: The input over the batch axes, the transform's axis and the parts.
-        out: The output, as ``x``.
-        parts: 1 for real input, 2 for complex.
-        window: The window, if there is one.
-        table_input: An input that is not read otherwise: a table takes its place.
-    """
-
-    view: NodeView
-    length: DimLike
-    along: DimLike
-    bins: DimLike
-    batch: Shape
-    x: Access
-    out: Access
-    parts: int
-    window: Access | None
-    table_input: int | None
 
 
 @arranges("DFT", "STFT")
@@ -160,64 +109,22 @@ def any_strides(view: NodeView) -> Arrangement:
 @selects("DFT")
 def dft(view: NodeView) -> Kernel | Reason:
     """Along one axis, forward or inverse, one- or two-sided."""
-    x, out = view.tensor(0).shape, view.output().shape
-    if x is None or len(x) < 2:
-        return Reason("the rank of the input is not known")
-    axis = _size(view, 2) if view.has(2) else -2
-    length = _size(view, 1) if view.has(1) else 0
-    if not isinstance(axis, int) or length is None:
+    if not dft_is_known(view):
         return SpecialisedKernel(view, dft)
-    if out is None or not isinstance(x[-1], int):
-        return Reason("it is not known whether the input is complex")
-    at = view.axis(axis, len(x))
-    onesided, inverse = bool(view.attr("onesided", 0)), bool(view.attr("inverse", 0))
-    if not view.has(1):
-        length = (x[at] - 1) * 2 if onesided and inverse else x[at]
-    if at == len(x) - 1 or (onesided and x[-1] != (2 if inverse else 1)):
-        return Reason("a one-sided transform goes from real numbers to complex ones, its inverse back")
-    others = [a for a in range(len(x) - 1) if a != at]
-    order = [*others, at, len(x) - 1]
-
-    def ordered(access: Access) -> Access:
-        return Access(tuple(access.strides[a] for a in order), access.offset)
-
-    free = [i for i in (1, 2) if view.has(i)]
-    batch = tuple(x[a] for a in others)
-    accesses = ordered(view.access(0)), ordered(view.output_access())
-    table = free[0] if free else None
-    return _kernel(_Transform(view, length, x[at], out[at], batch, *accesses, x[-1], None, table))
+    t = dft_of(view)
+    return t if isinstance(t, Reason) else _kernel(t)
 
 
 @selects("STFT")
 def stft(view: NodeView) -> Kernel | Reason:
     """Transforms of windowed frames: the input is walked with one more axis, the frames."""
-    x, out = view.tensor(0).shape, view.output().shape
-    step = _size(view, 1)
-    length = _size(view, 3) if view.has(3) else 0
-    if step is None or length is None:
+    if not stft_is_known(view):
         return SpecialisedKernel(view, stft)
-    if x is None or out is None or len(x) != 3 or not isinstance(x[2], int):
-        return Reason("the input's rank, or whether it is complex, is not known")
-    if view.has(2):
-        window = view.tensor(2).shape
-        if window is None:
-            return Reason("the length of the window is not known")
-        length = window[0] if length == 0 or isinstance(window[0], int) else length
-    elif not view.has(3):
-        length = x[1]
-    if view.attr("onesided", 1) and x[2] != 1:
-        return Reason("a one-sided transform needs a real signal")
-    own = view.access(0)
-    batch, along, part = own.strides
-    frames = Access((batch, along * step, along, part), own.offset)
-    shape = (x[0], out[1])
-    window_access = view.access(2) if view.has(2) else None
-    return _kernel(
-        _Transform(view, length, length, out[2], shape, frames, view.output_access(), x[2], window_access, 1)
-    )
+    t = stft_of(view)
+    return t if isinstance(t, Reason) else _kernel(t)
 
 
-def _kernel(t: _Transform) -> Kernel | Reason:
+def _kernel(t: Transform) -> Kernel | Reason:
     found = known(t.view.tensor(0), "the input")
     if isinstance(found, Reason):
         return found
@@ -292,7 +199,7 @@ def _kernel(t: _Transform) -> Kernel | Reason:
     )
 
 
-def _flops(t: _Transform) -> DimLike:
+def _flops(t: Transform) -> DimLike:
     """The usual count, 5 N log2 N for complex numbers and half of it for real ones; 0 where N is not known."""
     if not isinstance(t.length, int):
         return 0

@@ -6,9 +6,8 @@ import functools
 
 import numpy as np
 
-from accord.backends.cpu.families.recurrence import Layer, activations_of, tensors_of, units_of
+from accord.backends.cpu.families.recurrence import Layer, tensors_of, units_of
 from accord.backends.cpu.families.table import selects
-from accord.backends.cpu.gates import CELLS
 from accord.backends.cpu.lane_packing import Bytes, lane_packing_phase
 from accord.backends.cpu.lanes import INTEGERS, lanes, pack_lanes, packed_length
 from accord.backends.cpu.machine import machine
@@ -21,6 +20,7 @@ from accord.backends.cpu.quantized_recurrence import (
 )
 from accord.backends.cpu.recurrence import Places, recurrence_phase
 from accord.backends.cpu.transpose import moved_by
+from accord.backends.gates import CELLS, activations_of
 from accord.backends.loops.table import known, output_operands
 from accord.backends.protocol import Array, Kernel, NativeKernel
 from accord.backends.view import NodeView

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from accord.backends.cpu.families.table import arranges, selects
-from accord.backends.cpu.gates import CELLS, Activation, Cell, CellKind, read_activations
 from accord.backends.cpu.jit import machine
 from accord.backends.cpu.packing import Packing, joined
 from accord.backends.cpu.pointwise import pointwise_phase
 from accord.backends.cpu.projection import Panel, heights_of, projection_phase
 from accord.backends.cpu.recurrence import Places, recurrence_phase, state_elements, team_elements
 from accord.backends.cpu.sequences import reverse_phase
+from accord.backends.gates import CELLS, Cell, CellKind, activations_of, hidden_of
 from accord.backends.loops.members.movements import known_bits
 from accord.backends.loops.table import known, output_operands
 from accord.backends.protocol import Arrangement, Constant, Kernel, NativeKernel, Phase
@@ -25,7 +25,7 @@ from accord.ir.reason import Reason
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Layer", "activations_of", "any_strides", "recurrent", "reverse_sequence", "tensors_of", "units_of"]
+__all__ = ["Layer", "any_strides", "recurrent", "reverse_sequence", "tensors_of", "units_of"]
 
 _X, _W, _R, _B, _LENGTHS, _H0, _C0, _P = range(8)
 #: Panels of few gates hold more units, so that one element of a state meets about this many vectors.
@@ -153,7 +153,7 @@ def _layer(view: NodeView) -> Layer | Reason:
     ]
     reads = [i for i in range(_P + 1) if view.has(i)]
     outputs = [n for n in output_operands(view.node, len(reads)) if n >= 0]
-    hidden = _hidden(view, kind.gates)
+    hidden = hidden_of(view, kind.gates)
     return Layer(
         view,
         kind,
@@ -165,28 +165,6 @@ def _layer(view: NodeView) -> Layer | Reason:
         {index: number for number, index in enumerate(reads)},
         len(reads) + len(outputs),
     )
-
-
-def _hidden(view: NodeView, gates: int) -> DimLike:
-    """Hidden units; an integer if some operand or the attribute tells."""
-    sizes: list[DimLike] = []
-    for index, axis, parts in ((_R, 2, 1), (_R, 1, gates), (_W, 1, gates), (_B, 1, 2 * gates), (_H0, 2, 1), (_P, 1, 3)):
-        shape = view.tensor(index).shape if view.has(index) else None
-        if shape is not None:
-            sizes.append(D.floordiv(shape[axis], parts))
-    sizes.append(view.attr("hidden_size", sizes[0]))
-    return next((size for size in sizes if isinstance(size, int)), sizes[0])
-
-
-def activations_of(view: NodeView, kind: CellKind, directions: int) -> list[Activation] | None:
-    """The activations of all directions; None if one is missing or unknown."""
-    names = list(view.attr("activations") or kind.defaults * directions)
-    count = len(kind.defaults) * directions
-    # RNN's own default names two, whatever the direction
-    found = read_activations(
-        names[:count], view.attr("activation_alpha") or (), view.attr("activation_beta") or (), view.attr("clip")
-    )
-    return found if len(names) >= count else None
 
 
 def units_of(dtype: str, gates: int, hidden: DimLike) -> int:

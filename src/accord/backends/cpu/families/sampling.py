@@ -10,13 +10,14 @@ import numpy as np
 
 from accord.backends.cpu.affine import affine_phase
 from accord.backends.cpu.families.table import arranges, selects
-from accord.backends.cpu.gridsample import Grid, grid_bytes, grid_phase
+from accord.backends.cpu.gridsample import grid_bytes, grid_phase
 from accord.backends.cpu.images import accumulator, final_expr, following
 from accord.backends.cpu.launches import table_bytes
 from accord.backends.cpu.resample import Space, resample_code, resample_phase
 from accord.backends.cpu.taptables import MODES, ROUNDINGS, Positions, Taps, table_phase, tap_count
 from accord.backends.images import channels_last_arrangement
 from accord.backends.loops.table import known
+from accord.backends.positions import Grid
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
 from accord.backends.root import RootView, epilogue_of
 from accord.backends.view import NodeView
@@ -275,23 +276,31 @@ def arrange_grid_sample(view: NodeView) -> Arrangement:
     return channels_last_arrangement(view)
 
 
-@selects("GridSample", epilogue=True)
-def grid_sample(view: NodeView) -> Kernel | Reason:
-    """Sampling of images with any number of axes at positions of a grid."""
+def grid_of(view: NodeView) -> tuple[Grid, tuple[Shape, str], str] | Reason:
+    """What a GridSample asks for: how positions become taps, image, element type of the positions; or why not."""
     found, places = known(view.tensor(0), "the input"), known(view.tensor(1), "the grid")
-    out = view.output().shape
     for f in (found, places):
         if isinstance(f, Reason):
             return f
     assert not isinstance(found, Reason) and not isinstance(places, Reason)
     (x, dtype), (shape, positions) = found, places
-    if out is None or positions not in FLOATS or dtype == "bool" or len(x) < 3 or len(shape) != len(x):
+    if view.output().shape is None or positions not in FLOATS or dtype == "bool" or not 3 <= len(x) == len(shape):
         return Reason("only images of numbers, and a grid of floats for each")
     mode, padding = str(view.attr("mode", "linear")), str(view.attr("padding_mode", "zeros"))
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     if mode not in ("nearest", "linear", "cubic") or padding not in ("zeros", "border", "reflection"):
         return Reason(f"mode {mode} with padding {padding} is unknown")
-    grid = Grid(mode, padding, bool(view.attr("align_corners", 0)))
+    return Grid(mode, padding, bool(view.attr("align_corners", 0))), found, positions
+
+
+@selects("GridSample", epilogue=True)
+def grid_sample(view: NodeView) -> Kernel | Reason:
+    """Sampling of images with any number of axes at positions of a grid."""
+    asked, out = grid_of(view), view.output().shape
+    if isinstance(asked, Reason):
+        return asked
+    assert out is not None
+    grid, (x, dtype), positions = asked
     acc = dtype
     if grid.weighted:
         acc = accumulator(dtype) if dtype in FLOATS else "f64"

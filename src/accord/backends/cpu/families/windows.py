@@ -229,9 +229,8 @@ def counted_of(view: NodeView, axes: Sequence[Axis]) -> list[tuple[DimLike, DimL
     return bounds
 
 
-@selects("MaxUnpool")
-def max_unpool(view: NodeView) -> Kernel | Reason:
-    """Zeros, then each element where its index says."""
+def unpooled_of(view: NodeView) -> tuple[tuple[Shape, str], Shape, Shape] | Reason:
+    """What a MaxUnpool asks for: shape and type of its input, the image that indices count in, the output's shape."""
     found = known(view.tensor(0), "the input")
     if isinstance(found, Reason):
         return found
@@ -248,36 +247,52 @@ def max_unpool(view: NodeView) -> Kernel | Reason:
         (n - 1) * s - pads[a] - pads[rank + a] + k
         for a, (n, s, k) in enumerate(zip(x[2:], strides, kernel, strict=True))
     ]
+    return found, (*x[:2], *inverse), out
+
+
+@selects("MaxUnpool")
+def max_unpool(view: NodeView) -> Kernel | Reason:
+    """Zeros, then each element where its index says."""
+    asked = unpooled_of(view)
+    if isinstance(asked, Reason):
+        return asked
+    (x, dtype), whole, out = asked
     target = view.output_access()
-    reads = (0, 1)
     fill = pointwise_phase(out, [], [(dtype, target)], [const(0, dtype)], (2,))
-    accesses = (view.access(0), view.access(1), target)
-    put = unpool_phase(dtype, x, (*x[:2], *inverse), out, accesses, (0, 1, 2))
-    return NativeKernel(f"MaxUnpool {dtype}", (fill, put), reads)
+    put = unpool_phase(dtype, x, whole, out, (view.access(0), view.access(1), target), (0, 1, 2))
+    return NativeKernel(f"MaxUnpool {dtype}", (fill, put), (0, 1))
 
 
-@selects("Col2Im")
-def col2im(view: NodeView) -> Kernel | Reason:
-    """Sums of the columns that hold a pixel."""
-    found = known(view.tensor(0), "the input")
+def columns_of(view: NodeView) -> list[Axis] | Reason:
+    """The spatial axes of a Col2Im: what its columns are windows of."""
     image, block = view.tensor(1).elements(), view.tensor(2).elements()
-    if isinstance(found, Reason):
-        return found
-    (x, dtype), out = found, view.output().shape
-    if image is None or block is None or not D.is_known(block) or out is None:
+    if image is None or block is None or not D.is_known(block) or view.output().shape is None:
         return Reason("the image's or the blocks' sizes are only known at run time")
-    if dtype not in _FLOATS or isinstance(view, RootView):
+    found = known(view.tensor(0), "the input")
+    if isinstance(found, Reason) or found[1] not in _FLOATS or isinstance(view, RootView):
         return Reason("only floats, and nothing that is computed with them")
     kernel = [int(k) for k in block]
     rank = len(kernel)
     axes = window_axes(view, image, image, kernel)
     pads = [int(p) for p in view.attr("pads") or (0,) * 2 * rank]
-    placed = [
+    return [
         replace(a, out=D.floordiv(a.size + pads[k] + pads[rank + k] - ((a.kernel - 1) * a.dilation + 1), a.stride) + 1)
         for k, a in enumerate(axes)
     ]
-    phase = fold_phase(dtype, x[0], out[1], placed, (view.access(0), view.output_access()))
-    return NativeKernel(f"Col2Im {dtype}", (phase,), (0,), flops=D.product((*out, *kernel)))
+
+
+@selects("Col2Im")
+def col2im(view: NodeView) -> Kernel | Reason:
+    """Sums of the columns that hold a pixel."""
+    found, axes, out = known(view.tensor(0), "the input"), columns_of(view), view.output().shape
+    if isinstance(found, Reason):
+        return found
+    if isinstance(axes, Reason):
+        return axes
+    assert out is not None
+    x, dtype = found
+    phase = fold_phase(dtype, x[0], out[1], axes, (view.access(0), view.output_access()))
+    return NativeKernel(f"Col2Im {dtype}", (phase,), (0,), flops=D.product((*out, *(a.kernel for a in axes))))
 
 
 @arranges("LRN")

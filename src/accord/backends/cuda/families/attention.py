@@ -11,6 +11,7 @@ from accord.backends.cuda.attention_choice import attention_choice, plain_launch
 from accord.backends.cuda.choices import Chosen
 from accord.backends.cuda.code import CudaLaunch, hints_of
 from accord.backends.cuda.families.table import arranges, selects
+from accord.backends.cuda.linear_attention import LinearAttentionKernel, linear_attention_launch
 from accord.backends.heads import (
     KEY,
     MASK,
@@ -27,6 +28,7 @@ from accord.backends.heads import (
 )
 from accord.backends.loops.program import pointwise
 from accord.backends.loops.table import output_operands
+from accord.backends.matrix_state import linear_attention_of
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.errors import CompileError
@@ -36,7 +38,10 @@ from accord.ir.dims import DimLike, Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
 
-__all__ = ["attention"]
+__all__ = ["attention", "linear_attention"]
+
+#: Rows of a matrix state that registers hold.
+_LARGEST_STATE = 512
 
 
 @arranges("Attention")
@@ -174,3 +179,20 @@ def _start_joining(kernel: JoiningKernel, places: tuple[int, int], sizes: Sequen
     constants = (("PARTS", shape.constants["PARTS"]),)
     grid = (shape.joined, 1, 1)
     return CudaLaunch(numbers, shape.joined, grid, constants, hints_of(numbers), wide, shifts=(*places, 0))
+
+
+@selects("LinearAttention")
+def linear_attention(view: NodeView) -> Kernel | Reason:
+    """All steps of a recurrence over a matrix state, which stays in registers."""
+    asked = linear_attention_of(view)
+    if isinstance(asked, Reason):
+        return asked
+    what, sizes, reads, results = asked
+    size = sizes["size"]
+    if not isinstance(size, int) or size > _LARGEST_STATE:
+        return Reason(f"the head size is only known at run time, or above {_LARGEST_STATE}")
+    kernel = LinearAttentionKernel(what)
+    dims = (*(sizes[n] for n in ("images", "steps", "heads", "group", "size", "value.size", "decays", "betas")),)
+    phase = Phase(kernel, (*range(len(reads)), *results), dims, linear_attention_launch)
+    flops = 6 * D.product((sizes["images"], sizes["steps"], sizes["heads"], size, sizes["value.size"]))
+    return NativeKernel(f"linear attention {what.dtype}", (phase,), reads, flops=flops)

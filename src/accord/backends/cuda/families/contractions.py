@@ -1,33 +1,47 @@
-"""MatMul, Gemm and Conv."""
+"""MatMul, Gemm, Conv and ConvTranspose."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
+from accord.backends.combs import Comb, combs_of
 from accord.backends.cuda.choices import Chosen
 from accord.backends.cuda.code import KernelText, exact_hints
-from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
+from accord.backends.cuda.contraction import ContractionKernel, Factor, Window, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.families.table import arranges, selects
 from accord.backends.cuda.packing import FEW, Packing, pack_launch, packing_of
 from accord.backends.cuda.tile_choice import contraction_choice
-from accord.backends.epilogue import accumulator, with_sum
+from accord.backends.epilogue import Extra, accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
 from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
 from accord.errors import CompileError
 from accord.ir import dims as D
-from accord.ir.dims import DimLike
+from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, contiguous
 
-__all__ = ["conv", "gemm", "matmul"]
+__all__ = [
+    "conv",
+    "conv_transpose",
+    "convolution_of",
+    "gemm",
+    "images_with_channels_last",
+    "matmul",
+    "native",
+    "weights_of",
+    "whole_phase",
+]
 
+#: Contractions, one for each comb of output pixels, that a transposed convolution may become.
+_COMBS = 64
 #: Bytes to which parts of a workspace are aligned.
 _LINE = 256
 
@@ -77,10 +91,10 @@ def _product(name: str, view: NodeView, found: Product | Reason) -> NativeKernel
         )
     except CompileError as error:
         return Reason(error.message)
-    return _native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), _weights(view), {}, flops)
+    return native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), weights_of(view), {}, flops)
 
 
-def _native(
+def native(
     name: str,
     kernel: ContractionKernel,
     dims: tuple[DimLike, ...],
@@ -122,9 +136,15 @@ def _native(
     return NativeKernel(name, tuple(phases), reads, constants, workspace=room + scratch, flops=flops)
 
 
-def _weights(view: NodeView) -> tuple[int, ...]:
+def weights_of(view: NodeView) -> tuple[int, ...]:
     """Which of A and B are constant."""
     return tuple(i for i in (0, 1) if view.tensor(i).is_const)
+
+
+def whole_phase(kernel: ContractionKernel, dims: tuple[DimLike, ...], operands: tuple[int, ...]) -> Phase:
+    """A contraction as one phase of a kernel, whose sums are not split; operands: A, B, their extras, the result."""
+    problem = functools.partial(contraction_choice, kernel, exact_hints(dims), (), 0, plain=True)
+    return Phase(kernel, (*operands, operands[-1]), (*dims, 0), Chosen(problem, 0))
 
 
 @arranges("Conv")
@@ -146,6 +166,40 @@ def conv(view: NodeView) -> Kernel | Reason:
     if isinstance(found, Reason):
         return found
     (x, w), dtype = found
+    asked, out = convolution_of(view, x, w, 1), view.output().shape
+    if isinstance(asked, Reason):
+        return asked
+    assert out is not None
+    problem, weights, constants = asked
+    epilogue, reads = with_bias(view, dtype, out)
+    stored = with_sum(epilogue.expr, accumulator(dtype))
+    packing = packing_of(problem, dtype) if view.tensor(1).is_const else None
+    flops = 2 * D.product((*out, *w[1:]))
+    try:
+        if packing is not None:
+            constants[1] = functools.partial(_filled, view.tensor(1), packing)
+            kernel, dims = packing.kernel(view.output_access(), stored, epilogue.extras)
+            own = (packing, view.access(0))
+            return native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), (1,), constants, flops, own)
+        kernel, dims = problem.kernel(
+            Factor(dtype, view.access(0)), Factor(dtype, weights), view.output_access(), stored, epilogue.extras
+        )
+    except CompileError as error:
+        return Reason(error.message)
+    return native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), weights_of(view), constants, flops)
+
+
+def convolution_of(
+    view: NodeView, x: Shape, w: Shape, index: int
+) -> tuple[Convolution, Access, dict[int, Constant]] | Reason:
+    """A convolution as a contraction, how its weights lie, and what stands for them if they are constant.
+
+    Args:
+        view: The node.
+        x: Shape of the image.
+        w: Of the weights.
+        index: Number of the input that they are.
+    """
     out = view.output().shape
     rank = len(x) - 2
     if out is None or not 1 <= rank <= 3 or len(w) != rank + 2:
@@ -155,11 +209,11 @@ def conv(view: NodeView) -> Kernel | Reason:
     taps = tuple(int(k) for k in w[2:])
     axes = window_axes(view, x[2:], out[2:], taps)
     groups = int(view.attr("group", 1))
-    weights = view.access(1)
+    weights = view.access(index)
     constants: dict[int, Constant] = {}
-    if view.tensor(1).is_const:
+    if view.tensor(index).is_const:
         weights = _channels_last((int(w[0]), int(w[1]), *taps))
-        constants[1] = functools.partial(_packed, view.tensor(1))
+        constants[index] = functools.partial(_packed, view.tensor(index))
     problem = Convolution(
         x[0],
         groups,
@@ -172,22 +226,7 @@ def conv(view: NodeView) -> Kernel | Reason:
         tuple(a.dilation for a in axes),
         tuple(a.pad for a in axes),
     )
-    epilogue, reads = with_bias(view, dtype, out)
-    stored = with_sum(epilogue.expr, accumulator(dtype))
-    packing = packing_of(problem, dtype) if view.tensor(1).is_const else None
-    flops = 2 * D.product((*out, *w[1:]))
-    try:
-        if packing is not None:
-            constants[1] = functools.partial(_filled, view.tensor(1), packing)
-            kernel, dims = packing.kernel(view.output_access(), stored, epilogue.extras)
-            own = (packing, view.access(0))
-            return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), (1,), constants, flops, own)
-        kernel, dims = problem.kernel(
-            Factor(dtype, view.access(0)), Factor(dtype, weights), view.output_access(), stored, epilogue.extras
-        )
-    except CompileError as error:
-        return Reason(error.message)
-    return _native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), _weights(view), constants, flops)
+    return problem, weights, constants
 
 
 def _channels_last(shape: Sequence[int]) -> Access:
@@ -203,3 +242,74 @@ def _packed(fact: TensorFact) -> Array:
 
 def _filled(fact: TensorFact, packing: Packing) -> Array:
     return packing.weights(fact.numpy())
+
+
+arranges("ConvTranspose")(images_with_channels_last)
+
+
+@selects("ConvTranspose", epilogue=True)
+def conv_transpose(view: NodeView) -> Kernel | Reason:
+    """Transposed convolution over one to three spatial axes: a contraction for each comb of output pixels."""
+    asked, out = combs_of(view, _COMBS), view.output().shape
+    if isinstance(asked, Reason):
+        return asked
+    assert out is not None
+    x, w, dtype, combs = asked
+    groups = int(view.attr("group", 1))
+    epilogue, reads = with_bias(view, dtype, out)
+    expr = with_sum(epilogue.expr, accumulator(dtype))
+    made = []
+    for chosen in itertools.product(*combs):
+        counts = tuple(D.ceildiv(d - c.first, c.step) for d, c in zip(out[2:], chosen, strict=True))
+        channels, columns = D.floordiv(x[1], groups), w[1]
+        try:
+            kernel, dims = contraction_kernel(
+                (groups,),
+                (x[0], *counts),
+                (columns,),
+                (*(max(1, len(c.taps)) for c in chosen), channels),
+                Factor(dtype, _image_of_comb(view.access(0), chosen, channels)),
+                Factor(dtype, _weights_of_comb(view.access(1), chosen, channels)),
+                _result_of_comb(view.output_access(), chosen, columns),
+                expr,
+                [Extra(e.dtype, _result_of_comb(e.access, chosen, columns)) for e in epilogue.extras],
+                [
+                    Window(1 + i, i, 1, c.dilation, -c.offset, size if c.taps else 0)
+                    for i, (c, size) in enumerate(zip(chosen, x[2:], strict=True))
+                ],
+            )
+        except CompileError as error:
+            return Reason(error.message)
+        made.append(native("", kernel, dims, reads, len(epilogue.extras), weights_of(view), {}, 0))
+    return NativeKernel(
+        f"conv transpose {dtype}",
+        tuple(p for m in made for p in m.phases),
+        reads,
+        workspace=max(int(str(m.workspace)) for m in made),
+        flops=2 * D.product((*x, *w[1:])),
+    )
+
+
+def _image_of_comb(access: Access, chosen: Sequence[Comb], channels: DimLike) -> Access:
+    """The image over groups, images and outputs of a comb, taps and channels."""
+    image, channel, *space = access.strides
+    offset = access.offset + sum((s * c.offset for s, c in zip(space, chosen, strict=True)), start=0)
+    taps = (s * c.dilation for s, c in zip(space, chosen, strict=True))
+    return Access((channel * channels, image, *space, *taps, channel), offset)
+
+
+def _weights_of_comb(access: Access, chosen: Sequence[Comb], channels: DimLike) -> Access:
+    """Weights ``[C, M / groups, *taps]`` over groups, taps and channels, columns."""
+    channel, column, *space = access.strides
+    first = (s * c.taps[0] for s, c in zip(space, chosen, strict=True) if c.taps)
+    steps = (s * (c.taps[1] - c.taps[0]) if len(c.taps) > 1 else 0 for s, c in zip(space, chosen, strict=True))
+    return Access((channel * channels, *steps, channel, column), access.offset + sum(first, start=0))
+
+
+def _result_of_comb(access: Access, chosen: Sequence[Comb], columns: DimLike) -> Access:
+    """The result over groups, images and outputs of a comb, columns."""
+    image, channel, *space = access.strides
+    offset = access.offset + sum((s * c.first for s, c in zip(space, chosen, strict=True)), start=0)
+    return Access(
+        (channel * columns, image, *(s * c.step for s, c in zip(space, chosen, strict=True)), channel), offset
+    )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from accord.backends.cuda.families.table import arranges, selects
+from accord.backends.loops.group import wide
 from accord.backends.loops.members.movements import known_bits
 from accord.backends.loops.program import Lookup, LoopProgram, Operand, Output, pointwise, program_phase
 from accord.backends.loops.table import known
+from accord.backends.loops.values import Reduction, Result, form_of
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel, Phase
 from accord.backends.view import NodeView
-from accord.expr.lang import Expr, cast, operand
+from accord.expr.lang import Expr, call, cast, const, operand
+from accord.expr.primitives import eq, lt, select
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
 from accord.ir.reason import Reason
@@ -155,7 +158,17 @@ def scatter_elements(view: NodeView) -> Kernel | Reason:
     axis = view.axis(view.attr("axis", 0), len(x.shape))
     target = view.output_access()
     access = Access(_without(target.strides, axis), target.offset)
-    return _placed(view, x, x.indices, [view.access(1)], access, [axis])
+    made = _placed(view, x, x.indices, [view.access(1)], access, [axis])
+    if not isinstance(made, Reason):
+        return made
+    # an element meets the updates of its line, if there are any in the line's other coordinates
+    fewer = [a for a, (n, d) in enumerate(zip(x.indices, x.shape, strict=True)) if a != axis and n != d]
+
+    def over(own: Access) -> tuple[Access, list[tuple[int, DimLike]]]:
+        strides = (0 if a == axis or a in fewer else s for a, s in enumerate(own.strides))
+        return Access((*strides, own.strides[axis]), own.offset), [(a, own.strides[a]) for a in fewer]
+
+    return _folded(view, x, (x.indices[axis],), [over(view.access(1))], over(view.access(2)), [axis], made)
 
 
 @selects("ScatterND")
@@ -170,7 +183,15 @@ def scatter_nd(view: NodeView) -> Kernel | Reason:
     lead, rest = x.indices[:-1], x.shape[count:]
     target = view.output_access()
     access = Access((*(0,) * len(lead), *target.strides[count:]), target.offset)
-    return _placed(view, x, (*lead, *rest), _tuples(view, x, count, len(rest)), access, range(count))
+    made = _placed(view, x, (*lead, *rest), _tuples(view, x, count, len(rest)), access, range(count))
+    if not isinstance(made, Reason):
+        return made
+    tuples: list[tuple[Access, list[tuple[int, DimLike]]]] = [
+        (Access((*(0,) * len(x.shape), *a.strides[: len(lead)]), a.offset), []) for a in _tuples(view, x, count, 0)
+    ]
+    own = view.access(2)
+    updates = Access((*(0,) * count, *own.strides[len(lead) :], *own.strides[: len(lead)]), own.offset)
+    return _folded(view, x, lead, tuples, (updates, []), range(count), made)
 
 
 def _placed(
@@ -195,3 +216,73 @@ def _placed(
     program = LoopProgram(extents, frozenset(), values, (), (out,))
     update: Phase = program_phase(program, (*((1,) * len(indices)), 2), (3,))
     return NativeKernel(f"{view.node.op_type} {dtype}", (copy, update), (0, 1, 2))
+
+
+def _folded(
+    view: NodeView,
+    x: _Indexed,
+    lead: Shape,
+    indices: Sequence[tuple[Access, list[tuple[int, DimLike]]]],
+    updates: tuple[Access, list[tuple[int, DimLike]]],
+    axes: Sequence[int],
+    why: Reason,
+) -> Kernel | Reason:
+    """A kernel in which each element of the result looks for the updates that meet it: always in the same order.
+
+    Args:
+        view: The node.
+        x: Data and indices.
+        lead: Sizes of the axes of the updates that are searched.
+        indices: For each of ``axes`` how its index is walked over the result and ``lead``, and axes of the result along
+            which it has fewer elements, with the stride.
+        updates: The same of the updates.
+        axes: Of the data, which the indices number.
+        why: Updates are not joined where they meet.
+    """
+    found, combine = known(view.tensor(0), "the data"), str(view.attr("reduction", "none"))
+    if isinstance(found, Reason) or combine not in ("add", "mul", "min", "max"):
+        return why
+    dtype = found[1]
+    real = wide(dtype)
+    kind = {"add": "or", "max": "or", "mul": "and", "min": "and"}[combine] if dtype == "bool" else combine
+    rank = len(x.shape)
+    values: list[Operand | Result] = [Operand(dtype, _beyond(view.access(0), len(lead)))]
+    sources = [0]
+
+    def place(axis: int) -> Expr:
+        values.append(Operand("i64", Access(tuple(int(a == axis) for a in range(rank + len(lead)))), memory=False))
+        return operand(len(values) - 1, "i64")
+
+    def element(own: str, at: tuple[Access, list[tuple[int, DimLike]]], more: Sequence[Lookup], other: int) -> Expr:
+        access, fewer = at
+        inside = [Lookup(place(a), stride, x.indices[a], "skip") for a, stride in fewer]
+        values.append(Operand(own, access, True, (*inside, *more), other))
+        return operand(len(values) - 1, own)
+
+    meets: Expr = const(True, "bool")
+    checks = []
+    for axis, at in zip(axes, indices, strict=True):
+        # one that is not there names no element
+        index = cast(element(x.index_type, at, (), -(1 << 31)), "i64")
+        sources.append(1)
+        values.append(Operand("i64", Access((0,) * (rank + len(lead)), x.shape[axis]), memory=False))
+        size = operand(len(values) - 1, "i64")
+        meets = meets & eq(select(lt(index, 0), index + size, index), place(axis))
+        checks.append(Lookup(index, 0, x.shape[axis]))
+    update = cast(element(dtype, updates, checks, 0), real)
+    sources.append(2)
+    neutral = form_of(Reduction(kind, (update,))).start[0]
+    total = operand(len(values), real)
+    values.append(Result(0))
+    joined = call(kind, cast(operand(0, dtype), real), total)
+    out = Output(cast(joined, dtype), _beyond(view.output_access(), len(lead)))
+    reduction = Reduction(kind, (select(meets, update, neutral),))
+    searched = frozenset(range(rank, rank + len(lead)))
+    program = LoopProgram((*x.shape, *lead), searched, tuple(values), (reduction,), (out,))
+    phase = program_phase(program, sources, (3,))
+    return NativeKernel(f"{view.node.op_type} {dtype}", (phase,), (0, 1, 2))
+
+
+def _beyond(access: Access, count: int) -> Access:
+    """An access that repeats along further axes."""
+    return Access((*access.strides, *(0,) * count), access.offset)

@@ -7,13 +7,27 @@ gates; from the sums of a unit's gates it computes new states of the same unit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from accord.expr.lang import Expr, call, operand
 from accord.expr.primitives import abs_, ge, max_, min_, select
+from accord.ir import dims as D
+from accord.ir.dims import DimLike
 from accord.record import record
 
-__all__ = ["CELLS", "Activation", "Cell", "CellKind", "Pass", "read_activations"]
+if TYPE_CHECKING:
+    from accord.backends.view import NodeView
+
+__all__ = [
+    "CELLS",
+    "Activation",
+    "Cell",
+    "CellKind",
+    "Pass",
+    "activations_of",
+    "hidden_of",
+    "read_activations",
+]
 
 Activation = Callable[[Expr], Expr]
 
@@ -173,3 +187,25 @@ CELLS: Final[dict[str, CellKind]] = {
     "GRU": CellKind(3, ("Sigmoid", "Tanh"), _gru, 3, "linear_before_reset"),
     "LSTM": CellKind(4, ("Sigmoid", "Tanh", "Tanh"), _lstm, 7, "input_forget"),
 }
+
+
+def activations_of(view: NodeView, kind: CellKind, directions: int) -> list[Activation] | None:
+    """The activations of all directions; None if one is missing or unknown."""
+    names = list(view.attr("activations") or kind.defaults * directions)
+    count = len(kind.defaults) * directions
+    # RNN's own default names two, whatever the direction
+    found = read_activations(
+        names[:count], view.attr("activation_alpha") or (), view.attr("activation_beta") or (), view.attr("clip")
+    )
+    return found if len(names) >= count else None
+
+
+def hidden_of(view: NodeView, gates: int) -> DimLike:
+    """Hidden units; an integer if some operand or the attribute tells."""
+    sizes: list[DimLike] = []
+    for index, axis, parts in ((2, 2, 1), (2, 1, gates), (1, 1, gates), (3, 1, 2 * gates), (5, 2, 1), (7, 1, 3)):
+        shape = view.tensor(index).shape if view.has(index) else None
+        if shape is not None:
+            sizes.append(D.floordiv(shape[axis], parts))
+    sizes.append(view.attr("hidden_size", sizes[0]))
+    return next((size for size in sizes if isinstance(size, int)), sizes[0])
