@@ -94,3 +94,19 @@ def test_one_matrix_for_a_batch_is_one_product(gpu):
     proto = model(nodes, {"x": (F, [7, 1, 16])}, ["y"], {"w": np.ones((16, 8), F)})
     (step,) = (s for s in accord.load(proto, device="cuda").plan.steps if s.placement.op == "MatMul")
     assert step.kernel.phases[0].code.axes[0] == 0  # no batch axis
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_products_are_tf32_only_where_that_was_asked_for(gpu, precision):
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"]),
+        node("Attention", ["m", "m", "m"], ["a"], q_num_heads=2, kv_num_heads=2),
+        node("Reshape", ["a", "s"], ["i"]),
+        node("Conv", ["i", "f"], ["y"]),
+    ]
+    constants = {"w": np.ones((16, 32), F), "s": np.array([1, 8, 4, 8]), "f": np.ones((4, 8, 3, 3), F)}
+    m = accord.load(model(nodes, {"x": (F, [1, 8, 16])}, ["y"], constants), device="cuda", precision=precision)
+    texts = [p.code.text() for s in m.plan.steps for p in getattr(s.kernel, "phases", ()) if hasattr(p.code, "text")]
+    products = [t for t in texts if "tl.dot(" in t]
+    assert len(products) >= 3
+    assert all(('"tf32"' in t) == (precision == "tf32") for t in products)

@@ -33,7 +33,7 @@ def chain():
     nodes = [
         node("Softmax", ["x"], ["p"]),
         node("MatMul", ["p", "w"], ["h"]),
-        node("NonZero", ["h"], ["z"]),  # on the host
+        node("Unique", ["h"], ["z"]),  # on the host
         node("Tanh", ["h"], ["t"]),
         node("ReduceSum", ["t"], ["y"], keepdims=0),
     ]
@@ -113,7 +113,7 @@ def test_each_kernel_and_copy_has_its_step(recorder):
         key = next(k for k, place in found.keys.items() if found.steps[place] is s)
         assert s.median == pytest.approx(by_step[key], abs=1e-9)
         assert s.bound is not None
-    host = next(s for s in found.steps if s.op == "NonZero")
+    host = next(s for s in found.steps if s.op == "Unique")
     assert (host.backend, host.bound) == ("cpu", None)
     assert next(s for s in found.steps if s.is_transfer).bound is None
     assert "pageable-copies" not in {a["rule"] for a in found.data()["advice"]}

@@ -92,12 +92,16 @@ def _operand(run: Running, slot: int) -> Operand:
     root = run.executor.plan.slots[s.root]
     constant = root.storage is Storage.CONSTANT
     named = s.type.name if isinstance(s.type, TensorType) else None
-    if s.dtype is not None and (s.space != HOST or isinstance(run.arrays.get(s.root), DeviceArray)):
-        shape, strides = run.frame.sizes.shapes[slot], run.frame.sizes.strides.get(slot)
+    sizes = run.frame.sizes
+    far = s.space != HOST or isinstance(run.arrays.get(s.root), DeviceArray)
+    if s.dtype is not None and far and slot in sizes.shapes:
+        shape, strides = sizes.shapes[slot], sizes.strides.get(slot)
         return Operand(
             named or str(s.dtype), shape, _count(shape, strides or (1,) * len(shape)) * s.dtype.itemsize, constant
         )
     value = run.value(slot)
+    if isinstance(value, DeviceArray):  # made while running
+        return Operand(named or str(value.dtype), value.shape, value.nbytes, constant)
     if isinstance(value, np.ndarray):
         return Operand(named or str(value.dtype), value.shape, _bytes(value), constant)
     return Operand(str(s.type), None, _bytes(value), constant)

@@ -96,13 +96,14 @@ class _Kernel:
             "size": q.shape[3],
             "value.size": self.v.shape[3],
         }
-        kernel, dims = attention_kernel(query, keys, values, result, sizes, self.features)
+        tf32 = self.view.analyzer.precision == "tf32"
+        kernel, dims = attention_kernel(query, keys, values, result, sizes, self.features, tf32=tf32)
         operands = [self.reads.index(QUERY), key_operand, value_operand]
         operands += [self.reads.index(i) for i in (MASK, VALID) if self.view.has(i)]
         fixed = [d for d in dims if isinstance(d, int)]
         hints = hints_of(dims)
         if len(fixed) == len(dims) and 0 not in fixed[:5] and splits(fixed, plain_tiles(kernel, fixed).rows):
-            kernel, _ = attention_kernel(query, keys, values, result, sizes, self.features, split=True)
+            kernel, _ = attention_kernel(query, keys, values, result, sizes, self.features, tf32=tf32, split=True)
             self._split(kernel, dims, operands, fixed)
             return self._native(key.shape[2])
         operands.append(self.numbers[0])

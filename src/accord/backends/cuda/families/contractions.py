@@ -36,6 +36,7 @@ __all__ = [
     "images_with_channels_last",
     "matmul",
     "native",
+    "precision_of",
     "weights_of",
     "whole_phase",
 ]
@@ -88,6 +89,7 @@ def _product(name: str, view: NodeView, found: Product | Reason) -> NativeKernel
             at_c,
             with_sum(epilogue.expr, accumulator(dtype)),
             epilogue.extras,
+            precision=precision_of(view),
         )
     except CompileError as error:
         return Reason(error.message)
@@ -136,6 +138,11 @@ def native(
     return NativeKernel(name, tuple(phases), reads, constants, workspace=room + scratch, flops=flops)
 
 
+def precision_of(view: NodeView) -> str:
+    """How float32 is multiplied: as TF32 where that was asked for."""
+    return "tf32" if view.analyzer.precision == "tf32" else "ieee"
+
+
 def weights_of(view: NodeView) -> tuple[int, ...]:
     """Which of A and B are constant."""
     return tuple(i for i in (0, 1) if view.tensor(i).is_const)
@@ -182,7 +189,12 @@ def conv(view: NodeView) -> Kernel | Reason:
             own = (packing, view.access(0))
             return native(f"conv {dtype}", kernel, dims, reads, len(epilogue.extras), (1,), constants, flops, own)
         kernel, dims = problem.kernel(
-            Factor(dtype, view.access(0)), Factor(dtype, weights), view.output_access(), stored, epilogue.extras
+            Factor(dtype, view.access(0)),
+            Factor(dtype, weights),
+            view.output_access(),
+            stored,
+            epilogue.extras,
+            precision_of(view),
         )
     except CompileError as error:
         return Reason(error.message)
@@ -277,6 +289,7 @@ def conv_transpose(view: NodeView) -> Kernel | Reason:
                     Window(1 + i, i, 1, c.dilation, -c.offset, size if c.taps else 0)
                     for i, (c, size) in enumerate(zip(chosen, x[2:], strict=True))
                 ],
+                precision_of(view),
             )
         except CompileError as error:
             return Reason(error.message)
