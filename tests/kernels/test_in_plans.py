@@ -18,7 +18,7 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed (pip i
 
 import gpu_kernels as kernels  # noqa: E402
 
-from accord.backends.cuda import CudaBackend, code, driver  # noqa: E402
+from accord.backends.cuda import CudaBackend, code, compilers, driver  # noqa: E402
 
 Tensor = accord.Tensor
 F = np.float32
@@ -35,10 +35,11 @@ def compiled(request, monkeypatch, tmp_path):
         made = found[variant.kernel.symbol] = original(variant, target)
         return made
 
-    gpu = SimpleNamespace(architecture=request.param, shared=99 << 10, processors=100)
+    gpu = SimpleNamespace(name="GPU", architecture=request.param, shared=99 << 10, processors=100)
     monkeypatch.setenv("ACCORD_CACHE", str(tmp_path))
     monkeypatch.setattr(driver, "_device", lambda ordinal: gpu)
-    monkeypatch.setattr(code, "binary_of", noted)
+    for module in (code, compilers):
+        monkeypatch.setattr(module, "binary_of", noted)
     monkeypatch.setattr(code, "_FOUND", {})
     monkeypatch.setattr(CudaBackend, "require", lambda self: None)
     return found
@@ -156,7 +157,9 @@ def test_machine_code_is_found_in_the_cache_again(compiled, monkeypatch):
     monkeypatch.setattr(code, "_FOUND", {})
     monkeypatch.setattr("accord.backends.cuda.declared.compile_function", None)
     accord.load(proto(), device="cuda")
-    assert compiled["scaled_rows"] == first
+    (again,) = (binary for (variant, _), binary in code._FOUND.items() if variant.kernel.symbol == "scaled_rows")
+    assert again == first
+    assert not compiled
 
 
 def test_constants_of_other_types_are_other_machine_code(compiled):

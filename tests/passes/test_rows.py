@@ -238,3 +238,22 @@ def test_heads_of_a_joint_projection_with_the_length_first_are_packed():
     assert ops(m)[:2] == ["MatMul", "Add"]
     data = rand(batch, length, width)
     np.testing.assert_allclose(m({"x": data})[0], evaluate(proto, {"x": data})[0], rtol=2e-5, atol=2e-5)
+
+
+def test_heads_whose_shape_cannot_be_stated_are_not_packed():
+    """Batch and length are both known only at run time, and the rows come with the length first."""
+    heads, size = 2, 4
+    width = heads * size
+    g = G()
+    parts = []
+    for _ in range(3):
+        part = g("Reshape", g("MatMul", "x", rand(width, width)), np.array([0, 0, heads, size], INT))
+        parts.append(g("Transpose", part, perm=[1, 2, 0, 3]))
+    q, k, v = parts
+    scores = g("Mul", g("MatMul", q, g("Transpose", k, perm=[0, 1, 3, 2])), 0.5)
+    y = g("Transpose", g("MatMul", g("Softmax", scores, axis=-1), v), perm=[2, 0, 1, 3])
+    proto = g.model({"x": ["length", "batch", width]}, g("Reshape", y, np.array([0, 0, width], INT)))
+    m = compiled(proto)
+    assert "Attention" in ops(m)
+    data = rand(5, 3, width)
+    np.testing.assert_allclose(m({"x": data})[0], evaluate(proto, {"x": data})[0], rtol=2e-5, atol=2e-5)

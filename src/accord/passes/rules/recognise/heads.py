@@ -104,13 +104,16 @@ class PackAttentionHeads(Rule):
             if own is None or scale < 0:
                 return Reason("the scale is not known or not positive")
             attributes["scale"] = own * scale
+        ways = [views.steps(p, views.axes(part.packed)) for p, part in zip(packed, parts, strict=True)]
+        ways.append(views.steps(Point(node.outputs[0], joined, 1.0), views.axes(result)))
+        if None in ways:
+            return Reason("a shape cannot be stated as a constant")
         b = context.builder()
         operands = [views.build(b, p, views.axes(part.packed)) for p, part in zip(packed, parts, strict=True)]
         values = [None if p is None else p.value for p in operands]
         outputs = b.multi("Attention", len(node.outputs), *values, *node.inputs[3:], **attributes)
         moved = views.build(b, Point(outputs[0], joined, 1.0), views.axes(result))
-        if None in operands or moved is None:
-            return Reason("a shape cannot be stated as a constant")
+        assert moved is not None
         replace = {result.value: moved.value, **dict(zip(node.outputs[1:], outputs[1:], strict=True))}
         anchor = _anchor(node, result, replace)
         return Patch(replace, tuple(b.nodes), tuple(b.constants), anchor=anchor, note=f"{q.count} heads")
