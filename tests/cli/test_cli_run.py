@@ -157,3 +157,20 @@ def test_sizes_that_are_taken_fit_each_other(tmp_path: Path) -> None:
     found = data("run", str(path))
     assert found["outputs"][0]["shape"] == [1, 3, 16, 24]
     assert call("explain", str(path)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "what"),
+    [
+        ("--shape", "image=1xq", "sizes are integers"),
+        ("--warmup", "image=1xq", "sizes are integers"),
+        ("--warmup", "image=1x3", "does not fit"),
+        ("--warmup", "picture=1", "no input or size"),
+        ("--warmup", "H=-1", "negative"),
+    ],
+)
+def test_what_is_wrong_with_sizes_names_the_option(tmp_path, option, text, what):
+    result = call("run", write(tmp_path), option, text)
+    assert result.exit_code == 2
+    assert f"{option} {text}" in result.output
+    assert what in result.output

@@ -265,7 +265,7 @@ class Choices:
                 from accord.cli.feeds import make_feed
 
                 with screen.progress(f"warming {name} up"):
-                    model.warm_up([make_feed(model, (), text.split(",")) for text in warmup])
+                    model.warm_up([make_feed(model, (), text.split(","), option="--warmup") for text in warmup])
             return model
         with screen.progress(f"compiling {name}", len(STAGES) + 1) as advance:
 

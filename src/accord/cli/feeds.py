@@ -45,7 +45,9 @@ class Feed(dict[str, Any]):
         self.sources: dict[str, str] = {}
 
 
-def make_feed(model: Model, given: Sequence[str] = (), shapes: Sequence[str] = (), seed: int = 0) -> Feed:
+def make_feed(
+    model: Model, given: Sequence[str] = (), shapes: Sequence[str] = (), seed: int = 0, *, option: str = "--shape"
+) -> Feed:
     """Inputs for a run.
 
     Args:
@@ -53,6 +55,7 @@ def make_feed(model: Model, given: Sequence[str] = (), shapes: Sequence[str] = (
         given: ``NAME=FILE.npy`` or ``NAME=JSON``.
         shapes: ``NAME=1x3x224x224`` for an input, ``NAME=8`` also for a symbolic size.
         seed: For random numbers.
+        option: Where ``shapes`` come from, for messages.
 
     Raises:
         click.UsageError: a text of another form, an unknown name, a missing or damaged file, a shape that does not fit.
@@ -67,7 +70,7 @@ def make_feed(model: Model, given: Sequence[str] = (), shapes: Sequence[str] = (
             raise wrong_use(f"the model has no input '{name}'.{closest(name, list(types))}")
         feed[name], feed.sources[name] = _read(name, value, types[name])
     env: dict[str, int] = {}
-    wanted = _parse_shapes(shapes, types, env)
+    wanted = _parse_shapes(shapes, types, env, option)
     for name, value in feed.items():
         if isinstance(value, np.ndarray):
             _bind(types[name], value.shape, env)
@@ -75,7 +78,7 @@ def make_feed(model: Model, given: Sequence[str] = (), shapes: Sequence[str] = (
         _bind(types[name], shape, env)
     for name, kind in types.items():
         if name not in feed and name not in optional and name not in wanted and isinstance(kind, TensorType):
-            _concrete(name, kind.shape, env, feed.assumed)
+            _concrete(name, kind.shape, env, feed.assumed, option)
     _settle(plan, env, feed.assumed)
     rng = np.random.default_rng(seed)
     for name, kind in types.items():
@@ -137,25 +140,25 @@ def _load(path: Path, option: str) -> np.ndarray[Any, Any]:
 
 
 def _parse_shapes(
-    texts: Sequence[str], types: Mapping[str, ValueType], env: dict[str, int]
+    texts: Sequence[str], types: Mapping[str, ValueType], env: dict[str, int], option: str
 ) -> dict[str, tuple[int, ...]]:
     """Shapes by input; symbolic sizes that were given go to ``env``."""
     symbols = _symbols(types.values())
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
-        name, value = _split(text, "--shape", "1x3x224x224")
+        name, value = _split(text, option, "1x3x224x224")
         try:
             sizes = tuple(int(part) for part in value.lower().replace("×", "x").replace(",", "x").split("x"))
         except ValueError:
-            raise wrong_use(f"--shape {text}: sizes are integers with x between, as in 1x3x224x224.") from None
+            raise wrong_use(f"{option} {text}: sizes are integers with x between, as in 1x3x224x224.") from None
         if any(n < 0 for n in sizes):
-            raise wrong_use(f"--shape {text}: a size is negative.")
+            raise wrong_use(f"{option} {text}: a size is negative.")
         if name in types:
-            shapes[name] = _checked(name, types[name], sizes)
+            shapes[name] = _checked(name, types[name], sizes, option)
         elif name in symbols and len(sizes) == 1:
             env[name] = sizes[0]
         else:
-            raise wrong_use(f"--shape {text}: no input or size '{name}'.{closest(name, [*types, *symbols])}")
+            raise wrong_use(f"{option} {text}: no input or size '{name}'.{closest(name, [*types, *symbols])}")
     return shapes
 
 
@@ -163,7 +166,7 @@ def _shape(kind: ValueType) -> D.Shape | None:
     return kind.shape if isinstance(kind, TensorType) else None
 
 
-def _checked(name: str, kind: ValueType, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _checked(name: str, kind: ValueType, sizes: tuple[int, ...], option: str) -> tuple[int, ...]:
     declared = _shape(kind)
     if declared is None:
         return sizes
@@ -172,7 +175,7 @@ def _checked(name: str, kind: ValueType, sizes: tuple[int, ...]) -> tuple[int, .
     )
     if not fits:
         written = " × ".join(str(d) for d in declared) or "scalar"
-        raise wrong_use(f"--shape {name}={'x'.join(map(str, sizes))} does not fit the input's shape {written}.")
+        raise wrong_use(f"{option} {name}={'x'.join(map(str, sizes))} does not fit the input's shape {written}.")
     return sizes
 
 
@@ -182,10 +185,12 @@ def _bind(kind: ValueType, sizes: Sequence[int], env: dict[str, int]) -> None:
             env.setdefault(str(d), n)
 
 
-def _concrete(name: str, shape: D.Shape | None, env: dict[str, int], assumed: dict[str, int]) -> tuple[int, ...]:
+def _concrete(
+    name: str, shape: D.Shape | None, env: dict[str, int], assumed: dict[str, int], option: str = "--shape"
+) -> tuple[int, ...]:
     """``shape`` with a value for each size; sizes that nobody gave are noted in ``assumed``."""
     if shape is None:
-        raise wrong_use(f"the model does not say how many axes input '{name}' has: give --shape {name}=...")
+        raise wrong_use(f"the model does not say how many axes input '{name}' has: give {option} {name}=...")
     sizes = []
     for axis, d in enumerate(shape):
         if isinstance(d, int):
