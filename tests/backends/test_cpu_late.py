@@ -16,6 +16,7 @@ from accord.errors import AccordError
 from accord.runtime.model import Model
 from accord.runtime.pipeline import Options
 from builders import model, node
+from late_cases import COMMON, ints
 
 SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 RNG = np.random.default_rng(3)
@@ -34,33 +35,14 @@ def late_kernels(m: Model) -> list[LateKernel]:
     return [s.kernel for s in m.compiled.plan.steps if isinstance(s.kernel, LateKernel)]
 
 
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
 X = RNG.standard_normal((3, 4, 5)).astype(np.float32)
 
 CASES = {
-    "ReduceSum": (node("ReduceSum", ["x", "a"], ["y"], keepdims=0), {"a": ints(2, 0)}),
-    "ReduceMax": (node("ReduceMax", ["x", "a"], ["y"]), {"a": ints(-1)}),
+    **COMMON,
     "ReduceL2": (node("ReduceL2", ["x", "a"], ["y"]), {"a": ints()}),
-    "Reshape": (node("Reshape", ["x", "a"], ["y"]), {"a": ints(2, -1)}),
-    "Expand": (node("Expand", ["x", "a"], ["y"]), {"a": ints(2, 3, 1, 5)}),
-    "Tile": (node("Tile", ["x", "a"], ["y"]), {"a": ints(2, 1, 3)}),
-    "Slice": (
-        node("Slice", ["x", "a", "b", "c", "d"], ["y"]),
-        {"a": ints(-1, 0), "b": ints(-9, 4), "c": ints(1, 2), "d": ints(-2, 3)},
-    ),
-    "Pad": (
-        node("Pad", ["x", "a", "b", "c"], ["y"]),
-        {"a": ints(1, 0, 2, -1), "b": np.float32(7), "c": ints(0, 2)},
-    ),
     "Unsqueeze": (node("Unsqueeze", ["x", "a"], ["y"]), {"a": ints(0, 3)}),
-    "Split": (node("Split", ["x", "a"], ["y", "z"], axis=1), {"a": ints(1, 3)}),
     "TopK": (node("TopK", ["x", "a"], ["y", "z"]), {"a": ints(2)}),
-    "ConstantOfShape": (node("ConstantOfShape", ["a"], ["y"]), {"a": ints(2, 3)}),
     "Range": (node("Range", ["a", "b", "c"], ["y"]), {"a": np.array(5), "b": np.array(-4), "c": np.array(-2)}),
-    "OneHot": (node("OneHot", ["a", "b", "v"], ["y"]), {"a": ints(1, 3), "b": np.array(4), "v": ints(2, 9)}),
     "CumSum": (node("CumSum", ["x", "a"], ["y"]), {"a": np.array(1)}),
 }
 

@@ -29,8 +29,6 @@ _COPY, _FILL, _DRIVER, _RUNTIME, _KERNEL, _WAIT = 1, 2, 4, 5, 10, 38
 _KINDS: Final = (_COPY, _FILL, _DRIVER, _RUNTIME, _KERNEL, _WAIT)
 #: Bytes of a buffer that CUPTI fills; some hundred thousand records.
 _BUFFER: Final = 8 << 20
-#: What CUPTI says when a buffer has no further record.
-_NO_MORE: Final = 12
 _DIRECTIONS: Final = {
     1: "host to device", 2: "device to host", 3: "host to device", 4: "device to host", 8: "within the device",
     9: "within the host", 10: "between devices",
