@@ -294,7 +294,7 @@ def main() -> None:
     began = time.monotonic()
     chosen = problems(arguments.only)
     device = Device(90, 227 << 10, 132)
-    work = [(p, t) for p in chosen for t in candidates(p.kernel, p.sizes, device, arguments.tiles, three=True)]
+    work = [(p, t) for p in chosen for t in candidates(p.kernel, p.sizes, device, arguments.tiles)]
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(len(os.sched_getaffinity(0)), context) as pool:
         futures = [pool.submit(prepared, p, t, device.architecture) for p, t in work]

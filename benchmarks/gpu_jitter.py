@@ -71,9 +71,8 @@ def main() -> int:
         print(f"| {row['batch']} | {row['runs']} | {milliseconds} |")
     print(f"largest p99 - p50: {worst * 1e3:.3f} ms")
     for entry in memory:
-        print(
-            f"after {entry['runs']} runs with random shapes: {entry['free'] / 1e6:.0f} MB free, {entry['plans']} frames"
-        )
+        free = f"{entry['free'] / 1e6:.0f} MB free, {entry['frames']} frames"
+        print(f"after {entry['runs']} runs with random shapes: {free}")
     print(f"growth in the second half: {growth} bytes; kernels loaded meanwhile: {counts.taken()}")
     result = {
         "command": " ".join(["python", *sys.argv]),

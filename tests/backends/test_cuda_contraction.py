@@ -13,6 +13,8 @@ from contraction_harness import Tensor, compiled, convolution, evaluated, pack, 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from accord.backends.cuda import tile_choice
+from accord.backends.cuda.code import exact_hints
 from accord.backends.cuda.contraction import Factor, accumulator, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.packing import packing_of
@@ -385,6 +387,18 @@ def test_every_product_has_a_tile(rows, batch):
         (batch,), (rows,), (5,), (8,), Factor("f16", a), Factor("f16", b), out, operand(0, "f32")
     )
     assert candidates(kernel, list(dims), H200)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 40, 64, 200, 5000])
+@pytest.mark.parametrize("depth", [16, 768, 3072, 100_000])
+@pytest.mark.parametrize("dtype", ["f16", "f32", "f64"])
+def test_every_product_has_a_tile_that_needs_no_workspace(rows, depth, dtype, monkeypatch):
+    """Where sizes are known only in the run, there is no room for parts of sums, and no text but the kernel's own."""
+    monkeypatch.setattr(tile_choice, "gpu", lambda: H200)
+    kernel, dims = linear(dtype, rows, 768, depth)
+    choice = tile_choice.contraction_choice(kernel, exact_hints(dims), (), 0, (*dims, 0), plain=True)
+    assert choice.rule.splits == 1
+    assert not choice.rule.hopper
 
 
 def test_candidates_fit_and_differ():

@@ -176,7 +176,7 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_best_tiles_compile_without_spills(name):
     kernel, sizes = PROBLEMS[name]
-    found = [t for t in candidates(kernel, sizes, H200, 12, three=True) if t.hopper]
+    found = [t for t in candidates(kernel, sizes, H200, 12) if t.hopper]
     assert found
     for tile in found[:3]:
         launch = launches(kernel, tile, sizes)[0]
@@ -197,9 +197,16 @@ def test_three_groups():
     run(kernel, evaluated(dims), Tile(48, 48, 16, stages=3, group=1, hopper=3), [a, w, out])
     groups = ((), (m,), (n,), (k,))
     agrees(out, product(a.values, w.values, groups), product(abs(a.values), abs(w.values), groups))
+
+
+def test_ways_of_one_shape_are_both_offered():
+    """Groups that work together and groups that take turns are two tiles, also where rows and columns are the same."""
     kernel, sizes = PROBLEMS["gelu"]
-    assert not any(t.m % 3 == 0 for t in candidates(kernel, sizes, H200, 64))
-    assert any(t.m % 3 == 0 for t in candidates(kernel, sizes, H200, 64, three=True))
+    found = candidates(kernel, sizes, H200, 24)
+    shapes = [(t.m, t.n, t.hopper > 0, t.turns) for t in found]
+    assert max(map(shapes.count, shapes)) <= 2
+    assert {(128, 128, True, False), (128, 128, True, True)} <= set(shapes)
+    assert any(t.m % 3 == 0 for t in found)
 
 
 def test_where_it_is_not_used():

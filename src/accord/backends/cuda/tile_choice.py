@@ -115,7 +115,7 @@ def contraction_choice(
 
 @functools.lru_cache(maxsize=4096)
 def _ranked(kernel: ContractionKernel, sizes: tuple[int, ...], on: Device) -> tuple[Tile, ...]:
-    return candidates(kernel, sizes, on, 64)
+    return candidates(kernel, sizes, on, None)  # long sums of few rows: only the last ones are not split
 
 
 def gpu() -> Device:

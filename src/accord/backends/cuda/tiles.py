@@ -8,6 +8,7 @@ best few to the front; a runtime measures those.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -224,6 +225,8 @@ _SHAPES: Final = (
     (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (32, 128), (64, 32), (64, 64), (64, 128), (64, 256),
     (128, 32), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128),
 )  # fmt: skip
+#: Tiles of one shape among the first.
+_ALIKE: Final = 2
 #: Products of a type beside those of f16.
 _SHARE: Final = {"f16": 1.0, "bf16": 1.0, "i8": 2.0, "f32": 1 / 16, "f64": 1 / 32}
 
@@ -232,10 +235,9 @@ def candidates(
     kernel: ContractionKernel,
     sizes: Sequence[int],
     device: Device,
-    most: int = 6,
+    most: int | None = 6,
     *,
     described: bool = False,
-    three: bool = False,
 ) -> tuple[Tile, ...]:
     """Tiles for a problem, the one by rule first.
 
@@ -243,26 +245,24 @@ def candidates(
         kernel: The kernel.
         sizes: Values of the kernel's ``names``.
         device: What it runs on.
-        most: How many.
+        most: How many; None: all.
         described: Also tiles with descriptors, for which a launch needs scratch memory.
-        three: Also tiles of three groups of warps, which were compiled and emulated, but not run on a GPU yet.
     """
     p = kernel.problem(sizes)
     if kernel.across:
         return _across(p, device)[:most]
     found = [(_cycles(kernel, p, device, t), t) for t in _sensible(kernel, p, device, described=described)]
     if device.architecture == 90 and suits_hopper(kernel, sizes):
-        found += [(_hopper_cycles(kernel, p, device, t), t) for t in _hopper_tiles(kernel, p, device, three=three)]
+        found += [(_hopper_cycles(kernel, p, device, t), t) for t in _hopper_tiles(kernel, p, device)]
     ranked = sorted((cycles, i, t) for i, (cycles, t) in enumerate(found))
-    shapes: set[tuple[int, int, int]] = set()
+    shapes: Counter[tuple[int, int, bool, bool]] = Counter()
     first: list[Tile] = []
     others: list[Tile] = []
-    for _, _, tile in ranked:  # the best of each shape, then others
-        shape = (tile.m, tile.n, tile.hopper)
-        (others if shape in shapes else first).append(tile)
-        shapes.add(shape)
-    half = (most + 1) // 2
-    return (*first[:half], *others[: most - half])
+    for _, _, tile in ranked:  # few of each shape first
+        shape = (tile.m, tile.n, tile.hopper > 0, tile.turns)
+        shapes[shape] += 1
+        (others if shapes[shape] > _ALIKE else first).append(tile)
+    return (*first, *others)[:most]
 
 
 def _across(p: Problem, device: Device) -> tuple[Tile, ...]:
@@ -362,26 +362,30 @@ def _together(t: Tile, item: float, device: Device) -> int:
 # warp groups
 
 
-#: Rows and columns of tiles that two groups of warps make together, of those that they take in turns, and of those that
-#: three make together.
+#: Rows and columns of tiles that groups of warps make together (three where three divides the rows), and of those that
+#: two make in turns.
 _TOGETHER: Final = (
     (128, 64), (128, 96), (128, 128), (128, 144), (128, 192), (128, 256), (256, 64), (256, 96), (256, 128), (256, 160),
-    (256, 192),
+    (256, 192), (192, 96), (192, 128), (192, 192), (192, 256),
 )  # fmt: skip
 _IN_TURNS: Final = (
     (64, 64), (64, 96), (64, 128), (64, 192), (64, 256), (128, 64), (128, 128), (128, 160), (128, 192),
 )  # fmt: skip
-_OF_THREE: Final = ((192, 96), (192, 128), (192, 192), (192, 256))
-#: Bytes of shared memory in a cycle; cycles until a step has been copied, and until a kernel has its first one; a step
-#: takes more than the model says. Measured on one H200.
-_SHARED, _COPY, _FIRST, _MORE, _RING_BYTES = 128.0, 2800.0, 3500.0, 1.12, 48.0
+#: Bytes of shared memory in a cycle; cycles until a step has been copied, and until a kernel has its first one. Fitted,
+#: as what follows, to 270 measured tiles of linear layers and convolutions on one H200.
+_SHARED, _COPY, _FIRST = 128.0, 2450.0, 3350.0
+#: Bytes that all move in a cycle, and how their time and the tiles' join.
+_STREAMED, _OVERLAPPED = 2500.0, 1.9
+#: Cycles that finishing a sum takes a thread beside its operations, and for each one, where two groups of warps do so
+#: at once; how these grow with more groups.
+_CLOSE, _CLOSE_OPERATION, _CROWD = 10.3, 1.04, 2.2
 #: Rows of tiles that follow each other before the next columns.
 _BAND: Final = 1024
 
 
-def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device, *, three: bool) -> Iterator[Tile]:
+def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device) -> Iterator[Tile]:
     item, stored = bits(kernel.product) // 8, bits(kernel.out.dtype) // 8
-    for turns, shapes in ((False, _TOGETHER + _OF_THREE * three), (True, _IN_TURNS)):
+    for turns, shapes in ((False, _TOGETHER), (True, _IN_TURNS)):
         for m, n in shapes:
             if (m > 64 and m >= 2 * p.m) or (n > 64 and n >= 2 * p.n) or not has_registers(kernel, m, n, turns=turns):
                 continue
@@ -393,18 +397,22 @@ def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device, *, thre
 
 def _hopper_cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> float:
     """As :func:`_cycles`: shared memory has to take each step once and to give it to the matrix units."""
-    _, rows, widths = shares_of(t.m, t.n, turns=t.turns)
+    groups, rows, widths = shares_of(t.m, t.n, turns=t.turns)
     item = bits(kernel.product) // 8
     copied = (t.m + t.n) * t.k * item
     read = t.m // 64 * sum(64 + width for width in widths) * t.k * item
     busy = max(t.m * t.n * t.k / _PRODUCTS[90], (copied + read) / _SHARED)
     # a step's memory is free again one and a half steps after it was copied
-    a_tile = -(-p.k // t.k) * max(busy * _MORE, copied / _RING_BYTES, _COPY / (t.stages - 1.5))
-    finish = rows * t.n / 128 * _finish_cycles(kernel)
+    a_tile = -(-p.k // t.k) * max(busy, _COPY / (t.stages - 1.5))
+    finish = rows * t.n / 128 * (_CLOSE + _CLOSE_OPERATION * cost_of(kernel.expr))
     rounds = -(-(-(-p.m // t.m) * -(-p.n // t.n) * p.batch) // device.processors)
-    if not t.turns:
-        return _FIRST + rounds * (a_tile + finish)
-    return _FIRST + max(rounds * a_tile, -(-rounds // 2) * (a_tile + finish)) + finish
+    if t.turns:
+        total = max(rounds * a_tile, -(-rounds // 2) * (a_tile + finish)) + finish
+    else:
+        total = rounds * (a_tile + finish * (groups / 2) ** _CROWD)
+    moved = (p.m * p.inner + p.n * p.k + p.m * p.n) * p.batch * item
+    join = _OVERLAPPED
+    return float(((_FIRST + total) ** join + (_FIRST + moved / _STREAMED) ** join) ** (1 / join))
 
 
 def _finish_cycles(kernel: ContractionKernel) -> float:
