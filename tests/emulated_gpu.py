@@ -91,6 +91,9 @@ class EmulatedDevice(Losable):
         self.idle: list[Any] = []
         self.choose: Callable[[list[Operation]], Operation] = lambda ready: min(ready, key=lambda o: o.number)
         self._pinned: set[int] = set()
+        #: By address, which allocation it is; and memory that was freed, by size: addresses are used again.
+        self._allocated: dict[int, int] = {}
+        self._freed: dict[int, list[np.ndarray]] = {}
         self.pending: list[Operation] = []
         self._tails: dict[int, frozenset[Operation]] = {0: frozenset(), 1: frozenset()}
         self.events: dict[int, tuple[frozenset[Operation], _Capture | None]] = {}
@@ -115,16 +118,21 @@ class EmulatedDevice(Losable):
         return self._new(nbytes)
 
     def _new(self, nbytes: int) -> int:
-        owner = np.full(nbytes + 512, 0x5A, np.uint8)  # what is in it means nothing
+        spare = self._freed.get(nbytes)
+        owner = spare.pop() if spare else np.empty(nbytes + 512, np.uint8)
+        owner.fill(0x5A)  # what is in it means nothing
         address = owner.ctypes.data + -owner.ctypes.data % 256
         self.blocks[address] = owner
+        self._allocated[address] = next(self._handles)
         return address
 
     def free(self, address: int) -> None:
         with self._queue:
             if self.lost is None:
                 self._until(self.pending)
-            del self.blocks[address]
+            owner = self.blocks.pop(address)
+            self._freed.setdefault(len(owner) - 512, []).append(owner)
+            del self._allocated[address]
             self._pinned.discard(address)
 
     def pinned(self, nbytes: int) -> int:
@@ -143,7 +151,19 @@ class EmulatedDevice(Losable):
             held = ctypes.string_at(source, nbytes)  # it is read before the call returns
             self.put("to_device", lambda: ctypes.memmove(target, held, nbytes), stream, nbytes)
             return
-        self.put("to_device", lambda: ctypes.memmove(target, source, nbytes), stream, nbytes)
+        self.put("to_device", self._copy(target, source, nbytes), stream, nbytes)
+
+    def _copy(self, target: int, source: int, nbytes: int) -> Callable[[], None]:
+        """A copy that may be captured: it is of the memory that is allocated now, as the driver has it."""
+        held = {
+            a: n for a, n in self._allocated.items() if any(a <= x < a + len(self.blocks[a]) for x in (target, source))
+        }
+
+        def copied() -> None:
+            assert held.items() <= self._allocated.items(), "a captured copy is of memory that was freed"
+            ctypes.memmove(target, source, nbytes)
+
+        return copied
 
     def move(self, target: int, source: int, width: int, rows: int, steps: tuple[int, int], stream: int) -> None:
         def copied() -> None:
@@ -153,7 +173,7 @@ class EmulatedDevice(Losable):
         self.put("move", copied, stream, width * rows)
 
     def to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        self.put("to_host", lambda: ctypes.memmove(target, source, nbytes), stream, nbytes)
+        self.put("to_host", self._copy(target, source, nbytes), stream, nbytes)
         if not self._is_pinned(target):
             assert stream not in self._captures, "memory that is not pinned cannot be captured"
             self.wait(stream)  # the call returns when it is there

@@ -158,3 +158,32 @@ def test_trim_gives_memory_of_the_device_back(gpu):
     gc.collect()
     assert len(gpu.blocks) == constants
     assert m(np.ones((3, 4), F))[0].shape == (3, 4)
+
+
+def test_graphs_are_of_memory_as_it_was_allocated(gpu, monkeypatch):
+    """Memory allocated anew at the same address is other memory: what was captured with the old is not used."""
+    m = large()
+    few, many = np.ones((3, 4), F), np.ones((50, 4), F)
+    expected = m(few)[0].copy()
+    wait, todo = gpu.wait, []
+
+    def waiting(stream):  # a run that is under way while others begin and end
+        if todo:
+            todo.pop()()
+        wait(stream)
+
+    def during(x, action):
+        todo.append(action)
+        m(x)
+
+    def repeated():
+        for _ in range(4):
+            np.testing.assert_array_equal(m(few)[0], expected)
+
+    monkeypatch.setattr(gpu, "wait", waiting)
+    repeated()
+    during(many, repeated)  # in another arena
+    replayed = gpu.replayed
+    during(few, m.trim)  # which is given back, while this frame is in use
+    during(many, repeated)  # at the same addresses again
+    assert gpu.replayed > replayed

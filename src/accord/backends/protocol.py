@@ -357,9 +357,12 @@ class Program(ABC):
     Attributes:
         refusal: The number with which the last phase that refused its data did so.
         name_of: By number of a phase its kernel and node, for people.
+        memory: Which blocks its arena has: another number when one of them was allocated anew, maybe at the same
+            address. What was prepared for other blocks is not used for these.
     """
 
     refusal: int = 0
+    memory: int = 0
     name_of: Callable[[int], str] = str
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -25,9 +26,13 @@ class Arena:
         blocks: The others, by space.
         staging: Memory of the host that devices read and write by themselves, by their space.
         pending: What may still use all this, though the run that it belongs to has returned.
+        version: Another number whenever a block is a new one, in this arena or any other.
     """
 
+    _versions = itertools.count(1)
+
     def __init__(self) -> None:
+        self.version = 0
         self._raw = np.empty(0, np.uint8)
         self.buffer = self._raw
         self.address = 0
@@ -56,6 +61,7 @@ class Arena:
             blocks.pop(space, None)  # before the larger one is asked for
             block = None
             block = blocks[space] = allocate(nbytes)
+            self.version = next(Arena._versions)
         return block.address
 
     def settle(self) -> None:

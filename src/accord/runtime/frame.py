@@ -143,7 +143,7 @@ class Frame:
                 self.staging_bytes[space] = start + align(nbytes[step.outputs[0]])
         self.returned_bytes = sum(nbytes.get(i, 0) for i in {plan.slots[o].root for o in plan.outputs})
         self._refuse_too_large(nbytes)
-        self._base = 0
+        self._base = self._version = 0
         self.bound: Binding | None = None
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
         self._table = np.zeros(0, np.int64)
@@ -369,6 +369,7 @@ class Frame:
             if base != self._space_bases.get(space):
                 self._space_bases[space] = base
                 self._point(space, base)
+        self._note(arena)
         arena.ensure(self.arena_bytes)
         if arena.address == self._base and arena.address:
             return
@@ -423,6 +424,15 @@ class Frame:
                 found = self._staging_entries.get(space)  # there is none if all copies are of no bytes
                 if found is not None:
                     self._table[found[0]] = found[1] + base
+        self._note(arena)
+
+    def _note(self, arena: Arena) -> None:
+        """Tell programs if blocks of the arena are new, which their addresses need not show."""
+        if arena.version != self._version:
+            self._version = arena.version
+            for segment in self.segments:
+                if not isinstance(segment, int):
+                    segment[0].memory = arena.version
 
     def _lend(self, slot: int, address: int) -> None:
         """Let the copy of ``slot`` in another memory be the caller's own; the copy to itself does nothing."""

@@ -165,8 +165,9 @@ class Part:
         ways = [(int(at), e.item.inwards) for at, e in zip(starts, entries, strict=False) if isinstance(e.item, Copy)]
         self._callers = np.array([at + (not inwards) for at, inwards in ways], np.int64)
         self._copied = np.array([at + inwards for at, inwards in ways], np.int64)
-        #: All addresses of the last run, and the copies that were to be done.
+        #: All addresses of the last run, in which memory, and the copies that were to be done.
         self._last = b""
+        self._memory = 0
         self._inwards: list[Copy] = []
         self._outwards: list[Copy] = []
         #: Addresses that the device saw, the runs with them, and their graph.
@@ -182,8 +183,9 @@ class Part:
             lanes: Streams for the rest; what is captured is on these alone.
         """
         addresses = self._table.tobytes()
-        if addresses != self._last:  # comparing takes less than hashing
-            self._last = addresses
+        memory = self._program.memory
+        if addresses != self._last or memory != self._memory:  # comparing takes less than hashing
+            self._last, self._memory = addresses, memory
             self._look_at(addresses)
         for copy in self._inwards:
             copy.stage()
@@ -212,7 +214,8 @@ class Part:
             # of an array in the host's memory the device sees only that it is one
             seen = self._table.copy()
             seen[self._callers] = seen[self._callers] == seen[self._copied]
-            key = seen.tobytes()
+            # a captured copy is of memory as it was allocated: the driver has more of it than its address
+            key = seen.tobytes() + self._memory.to_bytes(8)
         if key != self._seen:
             self._seen = key
             self._times = 0
