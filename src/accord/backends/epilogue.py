@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from accord.expr.lang import Expr, cast, operand, rebuild, topological
+from accord.expr.lang import FLOATS, Expr, bits, cast, operand, rebuild, topological
 from accord.ir.strides import Access
 from accord.record import record
 
@@ -45,8 +45,26 @@ def accumulator(dtype: str) -> str:
 
 
 def with_sum(expr: Expr, dtype: str) -> Expr:
-    """``expr`` with an operand 0 of ``dtype``, rounded to the type that the expression expects."""
-    return substitute(expr, lambda i, own: cast(operand(0, dtype), own) if i == 0 else operand(i, own))
+    """``expr`` with an operand 0 of ``dtype``, in which sums are made, in place of one of the type that it would have.
+
+    Where the expression widens it first, nothing is rounded: between the operators of a group f16 and bf16 are f32.
+    """
+    total = operand(0, dtype)
+    made: dict[Expr, Expr] = {}
+    for node in topological((expr,)):
+        widened = node.op == "cast" and _is_first(node.args[0]) and _holds(node.dtype, dtype)
+        is_sum = widened or _is_first(node)
+        made[node] = cast(total, node.dtype) if is_sum else rebuild(node, tuple(made[a] for a in node.args))
+    return made[expr]
+
+
+def _is_first(node: Expr) -> bool:
+    return node.op == "operand" and node.value == 0
+
+
+def _holds(wide: str, sums: str) -> bool:
+    """Whether every sum is a value of ``wide`` too."""
+    return wide == sums or (wide in FLOATS and sums in FLOATS and bits(wide) >= bits(sums))
 
 
 def substitute(expr: Expr, operand_of: Callable[[int, str], Expr]) -> Expr:
