@@ -1,8 +1,8 @@
 """Runs the text of a Gluon kernel on NumPy: partitions are threads, barriers have phases, what is asynchronous is late.
 
-Products are computed when they are waited for, copies by the bulk copy engine after a while in another thread, and
-stores of tiles when they are waited for: whoever releases memory too early, or reads it too soon, gets wrong numbers,
-and a barrier that nobody reaches is an error.
+Products are computed when they are waited for, copies by the bulk copy engine after a while in another thread, copies
+by threads and stores of tiles when they are waited for: whoever releases memory too early, or reads it too soon, gets
+wrong numbers, and a barrier that nobody reaches is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import ml_dtypes
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-_LAYOUTS = ("NVMMADistributedLayout", "SliceLayout", "DotOperandLayout", "BlockedLayout")
+_LAYOUTS = (
+    "NVMMADistributedLayout", "SliceLayout", "DotOperandLayout", "BlockedLayout", "SwizzledSharedLayout"
+)  # fmt: skip
 #: Seconds after which a barrier is taken to be never reached.
 _LATE = 20.0
 
@@ -48,6 +50,12 @@ class Pointer:
     def __add__(self, offset: Any) -> Pointer:
         return Pointer(self.data, self.offset + np.asarray(offset, np.int64))
 
+    def to(self, dtype: Any, bitcast: bool = True) -> Pointer:
+        """A pointer to other elements in the same memory."""
+        rest = self.data.view(np.uint8)[int(self.offset) * self.data.itemsize :]
+        size = np.dtype(dtype).itemsize
+        return Pointer(rest[: len(rest) // size * size].view(dtype))
+
     def load(self, mask: Any = True, other: Any = 0) -> Value:
         there = np.broadcast_to(mask, np.broadcast_shapes(np.shape(self.offset), np.shape(mask)))
         at = np.broadcast_to(self.offset, there.shape)
@@ -77,6 +85,9 @@ class Shared:
 
     def permute(self, order: Any) -> Shared:
         return Shared(self.data.transpose(order), self.layout)
+
+    def slice(self, start: int, length: int) -> Shared:
+        return Shared(self.data[start : start + length], self.layout)
 
     def store(self, x: Array) -> None:
         self.data[...] = x
@@ -152,7 +163,8 @@ class Machine:
     """What a text knows of the language."""
 
     def __init__(self, seed: int) -> None:
-        self.program = self.programs = 0
+        self.program: tuple[int, ...] = ()
+        self.programs: tuple[int, ...] = ()
         self.own = threading.local()
         self.random = random.Random(seed)
         self.failures: list[BaseException] = []
@@ -163,7 +175,7 @@ class Machine:
         hopper = {
             "fence_async_shared": lambda: None,
             "mbarrier": types.SimpleNamespace(
-                MBarrierLayout=lambda: None,
+                MBarrierLayout=lambda: Barriers,
                 init=self._init,
                 wait=lambda b, phase: self._one(b).wait(int(phase)),
                 arrive=lambda b, count, pred=True: self._one(b).change(count, 0) if pred else None,
@@ -172,6 +184,8 @@ class Machine:
             "tma": types.SimpleNamespace(make_tensor_descriptor=Descriptor, store_wait=self._store_wait),
             "load_tile": self._load,
             "store_tile": self._store,
+            "copy_tile": self._copy,
+            "async_copy": types.SimpleNamespace(commit_group=self._commit, wait_group=self._copied),
             "warpgroup_mma": self._multiply,
             "warpgroup_mma_wait": self._multiplied,
         }
@@ -219,6 +233,20 @@ class Machine:
             target, inside = d.part(place)
             d.view[target] = tile.data[inside]
 
+    def _copy(self, target: Shared, source: Pointer) -> None:
+        target.data[...] = np.iinfo(target.dtype).max if target.dtype.kind == "i" else np.nan
+        self._pending("copies").append((target, source))
+
+    def _commit(self) -> None:
+        self._pending("groups").append(self._pending("copies").copy())
+        self._pending("copies").clear()
+
+    def _copied(self, count: int) -> None:
+        groups = self._pending("groups")
+        while len(groups) > count:
+            for target, source in groups.pop(0):
+                target.data[...] = source.load()
+
     def _multiply(self, a: Any, b: Shared, acc: Any, use_acc: Any = True, is_async: bool = False) -> Product:
         made = Product(a, b, acc, bool(use_acc))
         self._pending("products").append(made)
@@ -256,7 +284,7 @@ class Machine:
         shared = types.SimpleNamespace(get_default_for=lambda *_: None)
 
         def allocate(dtype: Any, shape: Any, layout: Any) -> Any:
-            if dtype is np.int64:
+            if layout is Barriers:
                 return Barriers(shape)
             return Shared(np.full(shape, np.nan, dtype), layout)
 
@@ -267,8 +295,9 @@ class Machine:
             allocate_shared_memory=allocate,
             static_range=range,
             warp_specialize=self._specialise,
-            program_id=lambda _: value(self.program),
-            num_programs=lambda _: self.programs,
+            program_id=lambda axis: value(self.program[axis]),
+            num_programs=lambda axis: value(self.programs[axis]),
+            pointer_type=lambda dtype: dtype,
             cdiv=lambda a, b: -(-a // b),
             arange=lambda a, b, layout=None: value(np.arange(a, b, dtype=np.int32)),
             full=lambda shape, x, dtype, layout=None: value(np.full(shape, x, dtype)),
@@ -295,23 +324,24 @@ class Machine:
         )  # fmt: skip
 
 
-def run_gluon(name: str, text: str, arguments: dict[str, Any], grid: int, seed: int) -> None:
+def run_gluon(name: str, text: str, arguments: dict[str, Any], grid: int | tuple[int, ...], seed: int) -> None:
     """Run a kernel; arrays in ``arguments`` are its memory.
 
     Args:
         name: Of the function.
         text: The module.
         arguments: By name.
-        grid: Blocks.
+        grid: Blocks, by axis.
         seed: Of how long copies take.
     """
     machine = Machine(seed)
     names = machine.names()
     exec(compile(text[text.index("@gluon.jit") :], name, "exec"), names)
     given = {n: Pointer(a) if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
-    machine.programs = grid
+    machine.programs = grid if isinstance(grid, tuple) else (grid,)
     with np.errstate(all="ignore"):
-        for machine.program in range(grid):
+        for place in np.ndindex(machine.programs):
+            machine.program = place
             names[name](**given)
             if machine.failures:
                 raise machine.failures[0]

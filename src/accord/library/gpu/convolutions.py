@@ -11,13 +11,19 @@ from accord.library.gpu.launching import CLAUSES, ITEM, ceildiv, power_of_two
 __all__ = ["CLAUSES", "CONV", "DEFORM", "DEFORM_CLAUSES", "DEFORM_CODES", "QUANTIZED"]
 
 _JIT = "accord.library.gpu.jit.convolutions"
-#: Scratch memory: images with their channels last, and weights; four bytes an element at most.
+#: Pixels of a program's tile, at most; the last one's samples are there even if its pixels are not.
+_STRIP = 128
+_PLACES = " * ".join(f"(({n} + 2 * padding - dilation * (K{n} - 1) - 1) // stride + 1)" for n in "HW")
+#: Scratch memory: images with their channels last and a pixel of zeros, weights, four bytes an element at most; then
+#: samples (jit/convolutions.py).
 DEFORM_CLAUSES: Mapping[str, Any] = {
     **CLAUSES,
     "execution": {
         "layouts": ("contiguous",),
-        "workspace": "4 * N * C * H * W + 4 * M * (C // groups) * KH * KW",
+        "workspace": f"4 * (N * H * W + 1) * C + 4 * M * (C // groups) * KH * KW + 16"
+        f" + 32 * offset_groups * KH * KW * (N * {_PLACES} + {_STRIP - 1})",
     },
+    "constraints": (f"N * H * W < {2**31 - 1}", f"N * {_PLACES} <= {2**31 - _STRIP}"),
 }
 #: Offsets of 4 bits have no pointers on a GPU.
 QUANTIZED: Mapping[str, Any] = {**DEFORM_CLAUSES, "types": {**CLAUSES["types"], "Q": ("int8",)}}
@@ -98,36 +104,78 @@ CONV = (
 )
 
 
+def _on_hopper(k: Mapping[str, Any]) -> bool:
+    """Whether the text for warp groups takes a call."""
+    even = all(k["C"] // k[g] % 64 == 0 for g in ("groups", "offset_groups"))
+    return bool(k["architecture"] == 90 and ITEM[k["T"]] == 2 and even)
+
+
+def _places(k: Mapping[str, Any]) -> int:
+    """Pixels of a program: so many that neighbours share what they read, so few that all multiprocessors have some."""
+    pixels = k["N"] * _size(k, "H") * _size(k, "W")
+    return 32 if ITEM[k["T"]] == 4 else 64 if ceildiv(pixels, _STRIP) < 128 else _STRIP
+
+
+def _product(k: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "PER": max(1, k["C"] // k["groups"]),
+        "OH": _size(k, "H"),
+        "OW": _size(k, "W"),
+        "TAPS": k["KH"] * k["KW"],
+        "BLOCK_M": min(64 if ITEM[k["T"]] == 4 else 256, max(16, power_of_two(k["M"] // k["groups"]))),
+        "BLOCK_P": _places(k),
+    }
+
+
 def _deform(k: Mapping[str, Any]) -> dict[str, Any]:
     per, share = max(1, k["C"] // k["groups"]), max(1, k["C"] // k["offset_groups"])
     wide = ITEM[k["T"]] == 4
-    channels = min(16 if wide else 32, max(16, power_of_two(min(per, share))))
+    channels = min(16 if wide else 64, max(16, power_of_two(min(per, share))))
+    tile = _product(k)
     return {
-        "PER": per,
-        "OH": _size(k, "H"),
-        "OW": _size(k, "W"),
-        "KW": k["KW"],
-        "TAPS": k["KH"] * k["KW"],
-        "BLOCK_M": min(64 if wide else 256, max(16, power_of_two(k["M"] // k["groups"]))),
-        "BLOCK_P": 32 if wide else 64,
+        **tile,
         "BLOCK_C": channels,
         "EVEN": per % channels == 0 and share % channels == 0,
         "PRECISION": "ieee" if wide else "tf32",
-        "num_warps": 4,
+        "num_warps": 4 if tile["BLOCK_M"] * tile["BLOCK_P"] <= 16384 else 8,
         "num_stages": 2,
     }
 
 
-def _last(k: Mapping[str, Any]) -> dict[str, Any]:
-    return {"PER": max(1, k["C"] // k["groups"]), "TAPS": k["KH"] * k["KW"], "BLOCK": 64}
+def _deform_hopper(k: Mapping[str, Any]) -> dict[str, Any]:
+    tile = _product(k)
+    own = max(1, k["M"] // k["groups"])
+    warps = tile["BLOCK_P"] // 16
+    return {
+        **tile,
+        "SHARE": max(1, k["C"] // k["offset_groups"]),
+        "FULL": own % tile["BLOCK_M"] == 0,
+        "WARPS": warps,
+        "num_warps": warps,
+    }
 
 
-_SAMPLES = ({"N": 1, "C": 256, "H": 64, "W": 64, "M": 256, "KH": 3, "KW": 3, "padding": 1},)
-_LAST = TritonCode(
-    f"{_JIT}:channels_last",
-    lambda k: (ceildiv(k["N"] * k["H"] * k["W"], k["BLOCK"]), ceildiv(k["C"], k["BLOCK"])),
-    _last,
-    samples=_SAMPLES,
-)
-DEFORM = (_LAST, TritonCode(f"{_JIT}:deform_conv2d", _tiles, _deform))
-DEFORM_CODES = (_LAST, TritonCode(f"{_JIT}:quantized_deform_conv2d", _tiles, _deform))
+def _prepare(k: Mapping[str, Any]) -> dict[str, Any]:
+    tile = _product(k)
+    return {**{n: tile[n] for n in ("PER", "OH", "OW", "TAPS", "BLOCK_P")}, "KW": k["KW"], "BLOCK": 64}
+
+
+def _deformable(name: str) -> tuple[TritonCode, ...]:
+    return (
+        TritonCode(
+            f"{_JIT}:{name}",
+            lambda k: (ceildiv(k["N"] * k["H"] * k["W"] + 1, k["BLOCK"]), ceildiv(k["C"], k["BLOCK"])),
+            _prepare,
+            samples=({"N": 1, "C": 256, "H": 64, "W": 64, "M": 256, "KH": 3, "KW": 3, "padding": 1},),
+        ),
+        TritonCode(f"{_JIT}:deform_conv2d", lambda k: (0,) if _on_hopper(k) else _tiles(k), _deform),
+        TritonCode(
+            "accord.library.gpu.jit.hopper:deform_conv2d",
+            lambda k: _tiles(k) if _on_hopper(k) else (0,),
+            _deform_hopper,
+        ),
+    )
+
+
+DEFORM = _deformable("deform_samples")
+DEFORM_CODES = _deformable("deform_samples_of_codes")

@@ -90,111 +90,161 @@ def depthwise_conv2d(
 
 
 @triton.jit
-def channels_last(x, weight, workspace, N, C, H, W, M, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Images with their channels last, behind them weights [M, taps, channels], into scratch memory.
+def _parts(workspace, element, PIXELS, C, weights):
+    """Scratch memory: images with their channels last and a pixel of zeros, weights [M, taps, channels], samples."""
+    images = workspace.to(tl.pointer_type(element), bitcast=True)
+    weight = images + tl.cast(PIXELS + 1, tl.int64) * C
+    offset = (tl.cast(PIXELS + 1, tl.int64) * C + weights) * (element.primitive_bitwidth // 8)
+    samples = (workspace + tl.cdiv(offset, 16) * 16).to(tl.pointer_type(tl.int64), bitcast=True)
+    return images, weight, samples
 
-    Then a pixel's channels are read at once, wherever an offset points.
+
+@triton.jit
+def _pair(a, b):
+    """Two numbers of 32 bits in one of 64."""
+    low = a.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    return low | (b.to(tl.int32, bitcast=True).to(tl.int64) << 32)
+
+
+@triton.jit
+def _pixel(y, x, first, H, W, PIXELS):
+    """Number of a pixel of all images; that of the pixel of zeros for what is outside."""
+    return tl.where((y >= 0) & (y < H) & (x >= 0) & (x < W), first + y * W + x, PIXELS)
+
+
+@triton.jit
+def _prepare(
+    x, weight, offset, factor, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups,
+    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """What :func:`deform_conv2d` reads, into scratch memory: see :func:`_parts`.
+
+    A sample is where a tap is read: the numbers of four pixels in pairs, and their weights in pairs. Samples are
+    [groups of offsets, taps, strips, 4, BLOCK_P]: a strip is BLOCK_P pixels of the result; what fills up the last one
+    is of weight 0.
     """
-    target = workspace.to(tl.pointer_type(x.dtype.element_ty), bitcast=True)
+    weights = tl.cast(M, tl.int64) * PER * TAPS
+    images, target, samples = _parts(workspace, x.dtype.element_ty, N * H * W, C, weights)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     pixels = tl.cast(N, tl.int64) * H * W
     image, pixel = place // (H * W), place % (H * W)
     inside = (c < C)[:, None] & (place < pixels)[None, :]
     v = tl.load(x + (image[None, :] * C + c[:, None]) * (H * W) + pixel[None, :], mask=inside, other=0)
-    tl.store(target + place[:, None] * C + c[None, :], tl.trans(v), mask=tl.trans(inside))
-    step = tl.num_programs(0) * tl.num_programs(1)
-    first = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)).to(tl.int64)
-    for start in range(first * BLOCK, tl.cast(M, tl.int64) * PER * TAPS, step * BLOCK):
+    there = (place <= pixels)[:, None] & (c < C)[None, :]
+    tl.store(images + place[:, None] * C + c[None, :], tl.trans(v), mask=there)
+    programs = tl.num_programs(0) * tl.num_programs(1)
+    program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    for start in range(program.to(tl.int64) * BLOCK, weights, programs * BLOCK):
         at = start + tl.arange(0, BLOCK)
-        there = at < tl.cast(M, tl.int64) * PER * TAPS
         tap, channel = at // PER % TAPS, at % PER
-        w = tl.load(weight + at // (PER * TAPS) * (PER * TAPS) + channel * TAPS + tap, mask=there, other=0)
-        tl.store(target + pixels * C + at, w, mask=there)
+        w = tl.load(weight + at // (PER * TAPS) * (PER * TAPS) + channel * TAPS + tap, mask=at < weights, other=0)
+        tl.store(target + at, w, mask=at < weights)
+    strips = tl.cdiv(N * OH * OW, BLOCK_P)
+    for strip in range(program, offset_groups * TAPS * strips, programs):
+        block, tap = strip // strips // TAPS, strip // strips % TAPS
+        p = strip % strips * BLOCK_P + tl.arange(0, BLOCK_P)
+        real = p < N * OH * OW
+        number, q = p // (OH * OW), p % (OH * OW)
+        own = (number * offset_groups + block) * TAPS + tap
+        here = own.to(tl.int64) * (OH * OW) + q
+        dy = tl.load(offset + (here * 2 - q), mask=real, other=0).to(tl.float32) * factor
+        dx = tl.load(offset + (here * 2 - q) + OH * OW, mask=real, other=0).to(tl.float32) * factor
+        # the whole pixels of an offset apart from the rest: float32 has the fraction to the last bit
+        fy, fx = tl.floor(dy), tl.floor(dx)
+        wy, wx = dy - fy, dx - fx
+        # an offset may be larger than integers are; a million pixels outside is outside enough
+        y = q // OW * stride - padding + tap // KW * dilation + tl.clamp(fy, -1.0e6, 1.0e6).to(tl.int32)
+        z = q % OW * stride - padding + tap % KW * dilation + tl.clamp(fx, -1.0e6, 1.0e6).to(tl.int32)
+        y = tl.where(real, y, -2)
+        strength = tl.where(real, 1.0, 0.0)
+        if mask is not None:
+            strength = tl.load(mask + here, mask=real, other=0).to(tl.float32)
+        first = number * H * W
+        top, bottom = strength * (1.0 - wy), strength * wy
+        sample = samples + tl.cast(strip, tl.int64) * (4 * BLOCK_P) + tl.arange(0, BLOCK_P)
+        tl.store(sample, _pair(_pixel(y, z, first, H, W, N * H * W), _pixel(y, z + 1, first, H, W, N * H * W)))
+        y += 1
+        pair = _pair(_pixel(y, z, first, H, W, N * H * W), _pixel(y, z + 1, first, H, W, N * H * W))
+        tl.store(sample + BLOCK_P, pair)
+        tl.store(sample + 2 * BLOCK_P, _pair(top * (1.0 - wx), top * wx))
+        tl.store(sample + 3 * BLOCK_P, _pair(bottom * (1.0 - wx), bottom * wx))
 
 
 @triton.jit
-def _corner(pixels, y, x, H, W, C, channel, high, weight, real, EVEN: tl.constexpr):
-    """``weight`` times channels of the pixels (y, x); zero outside. [places, channels], float32."""
-    inside = (y >= 0) & (y < H) & (x >= 0) & (x < W) & real
-    at = pixels + tl.where(inside, y * W + x, 0).to(tl.int64) * C
-    mask = inside[:, None] if EVEN else inside[:, None] & (channel < high)[None, :]
-    v = tl.load(at[:, None] + channel[None, :], mask=mask, other=0)
-    return tl.where(inside, weight, 0.0)[:, None] * v.to(tl.float32)
-
-
-@triton.jit
-def _deform_conv2d(
-    offset, mask, bias, output, workspace, factor, N, C, H, W, M, OH, OW, stride, padding, dilation, groups,
-    offset_groups, PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+def deform_samples(
+    x, weight, offset, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups,
+    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    x = workspace.to(tl.pointer_type(output.dtype.element_ty), bitcast=True)
-    weight = x + tl.cast(N, tl.int64) * H * W * C
+    """Of offsets that are numbers."""
+    _prepare(
+        x, weight, offset, 1.0, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups,
+        PER, KW, TAPS, BLOCK, BLOCK_P,
+    )  # fmt: skip
+
+
+@triton.jit
+def deform_samples_of_codes(
+    x, weight, codes, scale, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups,
+    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """Of offsets that are codes times a number."""
+    _prepare(
+        x, weight, codes, tl.load(scale), mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation,
+        offset_groups, PER, KW, TAPS, BLOCK, BLOCK_P,
+    )  # fmt: skip
+
+
+@triton.jit
+def _load(at, inside, EVEN: tl.constexpr):
+    """Elements, of which none is outside if ``EVEN``."""
+    return tl.load(at) if EVEN else tl.load(at, mask=inside, other=0)
+
+
+@triton.jit
+def _two(images, pair, weights, C, channel, high, EVEN: tl.constexpr):
+    """The sum of two pixels' channels by their weights: [places, channels], float32."""
+    a, b = pair.to(tl.int32).to(tl.int64) * C, (pair >> 32) * C
+    v, w = weights.to(tl.int32).to(tl.float32, bitcast=True), (weights >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    left = _load(images + (a[:, None] + channel[None, :]), (channel < high)[None, :], EVEN).to(tl.float32)
+    right = _load(images + (b[:, None] + channel[None, :]), (channel < high)[None, :], EVEN).to(tl.float32)
+    return left * v[:, None] + right * w[:, None]
+
+
+@triton.jit
+def deform_conv2d(
+    bias, output, workspace, N, C, H, W, M, OH, OW, groups, offset_groups, PER: tl.constexpr, TAPS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Deformable convolution: every tap is interpolated as the product needs it.
+
+    Channels are the outer loop: the few that are at work for all taps of neighbouring pixels stay in the first cache.
+    """
+    images, weight, samples = _parts(
+        workspace, output.dtype.element_ty, N * H * W, C, tl.cast(M, tl.int64) * PER * TAPS
+    )
     group, m, own = _channels(M, groups, BLOCK_M)
     image, place, real = _pixels(N, OH, OW, BLOCK_P)
-    top, left = place // OW * stride - padding, place % OW * stride - padding
-    pixels = x + image * H * W * C
     share = C // offset_groups
-    c = tl.arange(0, BLOCK_C)
+    samples += tl.program_id(0).to(tl.int64) * (4 * BLOCK_P) + tl.arange(0, BLOCK_P)
+    row = tl.num_programs(0).to(tl.int64) * (4 * BLOCK_P)
+    w_row = weight + (group * own + m % own).to(tl.int64)[None, :] * (TAPS * PER)
     total = tl.zeros([BLOCK_P, BLOCK_M], tl.float32)
     for g in range(group * PER // share, ((group + 1) * PER - 1) // share + 1):
         low = tl.maximum(group * PER, g * share)
         high = tl.minimum((group + 1) * PER, (g + 1) * share)
-        for tap in range(TAPS):
-            at = offset + ((image * offset_groups + g) * TAPS + tap) * 2 * OH * OW + place
-            dy = tl.load(at, mask=real, other=0).to(tl.float32) * factor
-            dx = tl.load(at + OH * OW, mask=real, other=0).to(tl.float32) * factor
-            # the whole pixels of an offset apart from the rest: float32 has the fraction to the last bit
-            fy, fx = tl.floor(dy), tl.floor(dx)
-            wy, wx = dy - fy, dx - fx
-            # an offset may be larger than integers are; a million pixels outside is outside enough
-            y = top + tap // KW * dilation + tl.minimum(tl.maximum(fy, -1.0e6), 1.0e6).to(tl.int32)
-            z = left + tap % KW * dilation + tl.minimum(tl.maximum(fx, -1.0e6), 1.0e6).to(tl.int32)
-            strength = tl.full([BLOCK_P], 1.0, tl.float32)
-            if mask is not None:
-                mask_at = mask + ((image * offset_groups + g) * TAPS + tap) * OH * OW + place
-                strength = tl.load(mask_at, mask=real, other=0).to(tl.float32)
-            for start in range(low, high, BLOCK_C):
-                if EVEN:
-                    start = tl.multiple_of(start, BLOCK_C)  # noqa: PLW2901
-                channel = start + c
-                a = _corner(pixels, y, z, H, W, C, channel, high, strength * (1.0 - wy) * (1.0 - wx), real, EVEN)
-                a += _corner(pixels, y, z + 1, H, W, C, channel, high, strength * (1.0 - wy) * wx, real, EVEN)
-                a += _corner(pixels, y + 1, z, H, W, C, channel, high, strength * wy * (1.0 - wx), real, EVEN)
-                a += _corner(pixels, y + 1, z + 1, H, W, C, channel, high, strength * wy * wx, real, EVEN)
-                w_at = weight + ((group * own + m).to(tl.int64)[None, :] * TAPS + tap) * PER
-                w_mask = (m < own)[None, :] if EVEN else (m < own)[None, :] & (channel < high)[:, None]
-                b = tl.load(w_at + (channel - group * PER)[:, None], mask=w_mask, other=0)
-                total = tl.dot(a.to(b.dtype), b, total, input_precision=PRECISION)
+        if EVEN:
+            low = tl.multiple_of(low, BLOCK_C)
+        for step in range(tl.cdiv(high - low, BLOCK_C) * TAPS):
+            tap = step % TAPS
+            channel = low + step // TAPS * BLOCK_C + tl.arange(0, BLOCK_C)
+            sample = samples + (g * TAPS + tap) * row
+            a = _two(images, tl.load(sample), tl.load(sample + 2 * BLOCK_P), C, channel, high, EVEN)
+            a += _two(images, tl.load(sample + BLOCK_P), tl.load(sample + 3 * BLOCK_P), C, channel, high, EVEN)
+            b = _load(w_row + tap * PER + (channel - group * PER)[:, None], (channel < high)[:, None], EVEN)
+            total = tl.dot(a.to(b.dtype), b, total, input_precision=PRECISION)
     channel = group * own + m
     if bias is not None:
         total += tl.load(bias + channel, mask=m < own, other=0).to(tl.float32)[None, :]
     target = output + image[None, :] * M * OH * OW + channel[:, None].to(tl.int64) * OH * OW + place[None, :]
     tl.store(target, tl.trans(total).to(output.dtype.element_ty), mask=(m < own)[:, None] & real[None, :])
-
-
-@triton.jit
-def deform_conv2d(
-    offset, mask, bias, output, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, groups, offset_groups,
-    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Deformable convolution: every tap is interpolated as the product needs it."""
-    _deform_conv2d(
-        offset, mask, bias, output, workspace, 1.0, N, C, H, W, M, OH, OW, stride, padding, dilation, groups,
-        offset_groups, PER, KW, TAPS, BLOCK_M, BLOCK_P, BLOCK_C, EVEN, PRECISION,
-    )  # fmt: skip
-
-
-@triton.jit
-def quantized_deform_conv2d(
-    codes, scale, mask, bias, output, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, groups,
-    offset_groups, PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """The same with offsets that are codes times a number."""
-    _deform_conv2d(
-        codes, mask, bias, output, workspace, tl.load(scale), N, C, H, W, M, OH, OW, stride, padding, dilation, groups,
-        offset_groups, PER, KW, TAPS, BLOCK_M, BLOCK_P, BLOCK_C, EVEN, PRECISION,
-    )  # fmt: skip
