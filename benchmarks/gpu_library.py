@@ -3,17 +3,22 @@
 ``python benchmarks/gpu_library.py benchmarks/results/library-h200.json``
 
 Each time is the median over replays of a CUDA graph of 20 launches on rotating sets of inputs, which together exceed
-the cache; outputs are compared with PyTorch's before anything is timed.
+the cache; outputs are compared with PyTorch's before anything is timed. Peers that are called one by one, as programs
+without graphs do, have the host's time, with a wait after every 20 calls.
+
+``--only layer_norm deform_conv2d`` measures these operators; ``--ways`` also other tiles of a kernel, those of WAYS.
 """
 
 # ruff: noqa: E731 — a peer or an input is one expression
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import sys
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +30,53 @@ from accord import library
 from accord.contract.choose import attributes_of
 from accord.contract.dtypes import ONNX_TYPES
 from accord.kernels.bound import bind_kernel, named_sizes, workspace_bytes
+from accord.kernels.triton import varied
 
 HALF = torch.float16
 LAUNCHES, REPLAYS = 20, 15
+#: By operator, what a label changes: compile-time parameters of launches that have them, or of one ("function.NAME"),
+#: and what launches are told of the device.
+WAYS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "layer_norm": {
+        "streamed": {"STREAM": True},
+        "2 rows in turn": {"WALK": 2},
+        "4 rows in turn": {"WALK": 4},
+        "4 rows in turn, streamed": {"WALK": 4, "STREAM": True},
+        "16 rows in turn": {"WALK": 16},
+        "2 rows at once": {"ROWS": 2, "num_warps": 2},
+        "2 warps": {"num_warps": 2},
+        "4 warps": {"num_warps": 4},
+        "4 warps, 2 rows in turn": {"num_warps": 4, "WALK": 2},
+        "8 warps": {"num_warps": 8},
+        "8 warps, streamed": {"num_warps": 8, "STREAM": True},
+    },
+    "qkv_attention": {
+        **{
+            f"projection {m}x{n}x{k}, {stages} stages": {
+                "projection.BLOCK_M": m,
+                "projection.BLOCK_N": n,
+                "projection.BLOCK_K": k,
+                "projection.num_stages": stages,
+                "projection.num_warps": 4,
+            }
+            for m, n, k, stages in (
+                (64, 32, 128, 6),
+                (128, 32, 128, 5),
+                (64, 64, 64, 6),
+                (32, 64, 128, 6),
+                (128, 64, 32, 3),
+            )
+        },
+        **{f"{q} queries": {"attention_of_rows.BLOCK_Q": q} for q in (16, 32)},
+        "128 queries": {"attention_of_rows.BLOCK_Q": 128, "attention_of_rows.num_warps": 8},
+        "64 keys": {"attention_of_rows.BLOCK_K": 64},
+    },
+    "deform_conv2d": {
+        "64 pixels": {"BLOCK_P": 64, "WARPS": 4, "num_warps": 4},
+        "128 channels": {"BLOCK_M": 128},
+        **{f"Triton, {n} stages": {"architecture": 80, "deform_conv2d.num_stages": n} for n in (1, 2, 3)},
+    },
+}
 
 
 def kernel_call(
@@ -56,11 +105,30 @@ def randn(*shape: int, dtype: torch.dtype = HALF, scale: float = 1.0) -> torch.T
     return (torch.randn(shape, device="cuda", dtype=torch.float32) * scale).to(dtype)
 
 
-class Report:
-    """Rows of the result file."""
+def called_us(calls: list[Callable[[], Any]]) -> float:
+    """Microseconds of a call, the host's part included: the median of batches that are waited for."""
+    times = []
+    for _ in range(3 + REPLAYS):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for i in range(LAUNCHES):
+            calls[i % len(calls)]()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e6 / LAUNCHES)
+    return statistics.median(times[3:])
 
-    def __init__(self) -> None:
+
+class Report:
+    """Rows of the result file.
+
+    Args:
+        only: Operators that are measured; none for all.
+        ways: Other ways of their kernels too.
+    """
+
+    def __init__(self, only: tuple[str, ...] = (), *, ways: bool = False) -> None:
         self.rows: list[dict[str, Any]] = []
+        self.only, self.ways = only, ways
 
     def add(
         self,
@@ -75,9 +143,15 @@ class Report:
         moved: int = 0,
         flops: int = 0,
         close: float = 5e-3,
+        one_by_one: dict[str, Callable[..., Any]] = {},  # noqa: B006 — nobody changes it
         **attributes: Any,
     ) -> None:
         """Compare and time; an error is a row too, so that one kernel does not hide the others."""
+        if self.only and name not in self.only:
+            return
+        if self.ways:
+            declared = getattr(library, name).contract.kernel("triton")
+            kernels = (*kernels, *(varied(declared, f"triton: {label}", c) for label, c in WAYS.get(name, {}).items()))
         inputs = [make() for _ in range(sets)]
         row: dict[str, Any] = {"operator": name, "case": what, "us": {}}
         expected = None
@@ -88,6 +162,8 @@ class Report:
                 row["us"][label] = median_us([lambda i=i, p=peer: p(*i) for i in inputs], LAUNCHES, REPLAYS)
             except Exception as error:  # noqa: BLE001
                 row["us"][label] = f"{type(error).__name__}: {str(error)[:120]}"
+        for label, peer in one_by_one.items():
+            row["us"][label] = called_us([lambda i=i, p=peer: p(*i) for i in inputs])
         for kernel in kernels:
             label = f"accord {kernel if isinstance(kernel, str) else kernel.name}"
             try:
@@ -113,7 +189,7 @@ class Report:
 
 def memory_bound(report: Report) -> None:
     """What moves its tensor once in and once out."""
-    for size in (64, 128, 512):
+    for size in (64, 128, 512):  # what others are held against
         count = size << 19
         pairs = [(randn(count), torch.empty(count, dtype=HALF, device="cuda")) for _ in range(3)]
         us = median_us([lambda p=p: p[1].copy_(p[0]) for p in pairs], LAUNCHES, REPLAYS)
@@ -234,11 +310,26 @@ def contractions(report: Report) -> None:
     b, s, m, h = 1, 128, 768, 12
     make = lambda: [randn(b, s, m), randn(3 * m, m, scale=m**-0.5), randn(3 * m)]
 
-    def unfused(x: Any, w: Any, c: Any) -> Any:
+    def joined(x: Any, w: Any, c: Any) -> Any:
         q, k, v = F.linear(x, w, c).view(b, s, 3, h, 64).permute(2, 0, 3, 1, 4)
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, s, m)
 
-    report.add("qkv_attention", f"{(b, s, m)} fp16 12 heads", make, [(b, s, m)], {"torch": unfused}, heads=h, groups=h)
+    def unfused(x: Any, w: Any, c: Any) -> Any:
+        parts = zip(w.chunk(3), c.chunk(3), strict=True)
+        q, k, v = (F.linear(x, own, shift).view(b, s, h, 64).transpose(1, 2) for own, shift in parts)
+        weights = torch.softmax(q @ k.transpose(-1, -2) * 64**-0.5, -1)
+        return (weights @ v).transpose(1, 2).reshape(b, s, m)
+
+    report.add(
+        "qkv_attention",
+        f"{(b, s, m)} fp16 12 heads",
+        make,
+        [(b, s, m)],
+        {"joint projection + SDPA": joined, "unfused": unfused},
+        one_by_one={"unfused, launched one by one": unfused},
+        heads=h,
+        groups=h,
+    )
     for n, c, size, m in ((32, 64, 56, 64), (32, 256, 14, 256)):
         make = lambda n=n, c=c, size=size, m=m: [
             randn(n, c, size, size),
@@ -373,12 +464,18 @@ def irregular(report: Report) -> None:
 
 def main() -> None:
     """Run everything; write JSON to the path given."""
+    parts = {f.__name__: f for f in (memory_bound, contractions, irregular)}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; default: all")
+    parser.add_argument("--only", nargs="+", default=(), metavar="OPERATOR")
+    parser.add_argument("--ways", action="store_true")
+    options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
-    report = Report()
-    wanted = sys.argv[2:] or ["memory_bound", "contractions", "irregular"]
-    for part in (memory_bound, contractions, irregular):
-        if part.__name__ in wanted:
+    report = Report(tuple(options.only), ways=options.ways)
+    for name, part in parts.items():
+        if name in (options.parts or parts):
             with torch.no_grad():
                 part(report)
     result = {
@@ -389,7 +486,7 @@ def main() -> None:
         "unit": "microseconds of one launch in a CUDA graph, median",
         "rows": report.rows,
     }
-    Path(sys.argv[1]).write_text(json.dumps(result, indent=1) + "\n")
+    options.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from accord.contract.dtypes import ONNX_TYPES
 from accord.kernels.architectures import ARCHITECTURES, compile_report
 from accord.kernels.bound import bind_kernel, named_sizes, workspace_bytes
 from accord.kernels.device import visible
+from accord.kernels.triton import varied
 from library_cases_on_gpu import CALLS, CLOSE, DTYPES, agree, calls, wanted
 
 pytest.importorskip("triton", reason="Triton is not installed (pip install 'accord[cuda]')")
@@ -46,17 +47,35 @@ def types_of(contract, dtype):
 def test_kernel_agrees_with_the_definition(name, kernel, dtype):
     if kernel == "cuda" and not visible():
         pytest.skip("CUDA C++ runs on a GPU only, and there is none")
+    agrees(name, getattr(library, name).contract.kernel(kernel), dtype)
+
+
+#: What a measurement may prefer.
+WAYS = [
+    ("layer_norm", {"WALK": 2, "STREAM": True}),
+    ("layer_norm", {"WALK": 3, "ROWS": 2, "num_warps": 2}),
+    ("rms_norm", {"WALK": 2, "STREAM": True}),
+    ("qkv_attention", {"projection.BLOCK_M": 32, "attention_of_rows.BLOCK_Q": 16}),
+    ("deform_conv2d", {"BLOCK_P": 32, "BLOCK_M": 32}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), WAYS)
+def test_kernel_agrees_when_started_in_another_way(name, changes):
+    agrees(name, varied(getattr(library, name).contract.kernel("triton"), "varied", changes), "float16")
+
+
+def agrees(name, declared, dtype):
     operator = getattr(library, name)
     contract = operator.contract
     types = types_of(contract, dtype)
-    declared = contract.kernel(kernel)
     bound = bind_kernel(contract, declared, types)
     for inputs, attributes in calls(name, dtype):
         expected = wanted(operator, inputs, attributes)
         outputs = [np.full(e.shape, 77, e.dtype) for e in expected]
         everything = attributes_of(contract, attributes)
         sizes = named_sizes(contract, inputs, everything, outputs)
-        if name == "layer_norm" and kernel == "cuda" and sizes["D"] > 16384:
+        if name == "layer_norm" and declared.kind == "cuda" and sizes["D"] > 16384:
             continue
         scratch = workspace_bytes(contract, declared, sizes)
         workspace = np.full(scratch, 0xA5, np.uint8) if scratch else None

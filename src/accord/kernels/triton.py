@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from accord.errors import BackendError, CompileError, ContractError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from accord.contract.code import TritonCode
+    from accord.contract.contract import KernelDeclaration
 
 __all__ = [
     "ELEMENTS",
@@ -38,6 +40,7 @@ __all__ = [
     "parameters_of",
     "pointers_added",
     "specialised",
+    "varied",
 ]
 
 #: What Triton calls the elements of memory.
@@ -358,6 +361,29 @@ def pointers_added(compiled: Any, passed: int) -> int:
     """Parameters of the machine code beyond those of the kernel: scratch memory of Triton's own."""
     entry = compiled.asm["ptx"].partition(".visible .entry")[2].partition(")")[0]
     return int(entry.count(".param")) - passed
+
+
+def varied(declared: KernelDeclaration, name: str, changes: Mapping[str, Any]) -> KernelDeclaration:
+    """A Triton kernel started in another way, to measure one against the other.
+
+    Args:
+        declared: The kernel.
+        name: Of what is made of it.
+        changes: Compile-time parameters of the launches that have them, options of the compiler, and what ``grid`` and
+            ``meta`` are told; "function.NAME" for the launches of one function.
+    """
+
+    def code(c: TritonCode) -> TritonCode:
+        own = str(c.kernel).partition(":")[2]
+        given = {n.removeprefix(f"{own}."): v for n, v in changes.items() if n.partition(".")[0] in (n, own)}
+
+        def meta(k: Mapping[str, Any]) -> dict[str, Any]:
+            found = dict(c.meta({**k, **given}) if callable(c.meta) else c.meta)
+            return found | {n: v for n, v in given.items() if n in found or n in OPTIONS}
+
+        return replace(c, meta=meta, grid=lambda k: c.grid({**k, **given}))
+
+    return replace(declared, name=name, code=tuple(map(code, declared.code)))
 
 
 class TritonKernel(DeviceKernel):

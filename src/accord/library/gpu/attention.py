@@ -94,6 +94,8 @@ def _of_rows(k: Mapping[str, Any]) -> dict[str, Any]:
     d = k["P"] // (k["heads"] + 2 * k["groups"])
     blocks = _blocks(k, d, d)
     del blocks["BE"]
+    if ITEM[k["T"]] == 2 and ceildiv(k["S"], blocks["BLOCK_Q"]) * k["B"] * k["heads"] < 66:  # on more multiprocessors
+        blocks |= {"BLOCK_Q": 64, "num_warps": 4}
     factor = float(k.get("scale") or 1 / math.sqrt(max(1, d)))
     return {**blocks, "D": d, "factor": factor, "CAUSAL": bool(k["causal"]), "POSITIVE": k["scale"] >= 0}
 
@@ -109,7 +111,9 @@ QKV = (
         "accord.library.gpu.jit.products:projection",
         lambda k: (ceildiv(k["ROWS"], k["BLOCK_M"]) * ceildiv(k["P"], k["BLOCK_N"]),),
         _projection,
-        samples=({"B": 2, "S": 512, "M": 768, "P": 2304, "heads": 12, "groups": 12},),
+        samples=tuple(
+            {"B": b, "S": s, "M": 768, "P": 2304, "heads": 12, "groups": 12} for b, s in ((1, 128), (2, 512))
+        ),
     ),
     TritonCode(
         f"{_JIT}:attention_of_rows",

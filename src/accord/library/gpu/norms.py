@@ -14,6 +14,7 @@ __all__ = ["CLAUSES", "CUDA_CLAUSES", "GROUP_NORM", "LAYER_NORM", "LAYER_NORM_CU
 _ROWS = "accord.library.gpu.jit.rows"
 #: Elements of the longest row that stays in registers, and of the pieces of longer ones.
 LONGEST, PIECE = 16384, 4096
+_NOTHING: Mapping[str, Any] = {}
 _SAMPLES = ({"D": 768}, {"D": 4096}, {"D": 16384}, {"D": 20000})
 
 
@@ -29,23 +30,24 @@ def _long(k: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(k: Mapping[str, Any]) -> tuple[int, ...]:
-    return (ceildiv(k["lead"], k["ROWS"]) if 0 < k["D"] <= LONGEST else 0,)
+    return (ceildiv(k["lead"], k["ROWS"] * k.get("WALK", 1)) if 0 < k["D"] <= LONGEST else 0,)
 
 
 def _long_rows(k: Mapping[str, Any]) -> tuple[int, ...]:
     return (k["lead"] if k["D"] > LONGEST else 0,)
 
 
-def _either(name: str, **meta: Any) -> tuple[TritonCode, ...]:
+def _either(name: str, short: Mapping[str, Any] = _NOTHING, **meta: Any) -> tuple[TritonCode, ...]:
     """Launches for short and for long rows; the one that is not for a call has an empty grid."""
     return (
-        TritonCode(f"{_ROWS}:{name}", _rows, lambda k: {**_short(k), **meta}, samples=_SAMPLES),
+        TritonCode(f"{_ROWS}:{name}", _rows, lambda k: {**_short(k), **short, **meta}, samples=_SAMPLES),
         TritonCode(f"{_ROWS}:{name}_long", _long_rows, lambda k: {**_long(k), **meta}),
     )
 
 
-LAYER_NORM = _either("layer_norm", CENTRED=True)
-RMS_NORM = _either("layer_norm", CENTRED=False, bias=None)
+_ONCE = {"WALK": 1, "STREAM": False}
+LAYER_NORM = _either("layer_norm", _ONCE, CENTRED=True)
+RMS_NORM = _either("layer_norm", _ONCE, CENTRED=False, bias=None)
 SOFTMAX = _either("softmax")
 
 

@@ -22,32 +22,39 @@ def _scaled(z, weight, bias, at, inside):
 
 
 @triton.jit
+def _row(x, row, at, lead, D, STREAM: tl.constexpr):
+    """Elements of rows; ``STREAM``: nobody reads them again soon."""
+    policy: tl.constexpr = "evict_first" if STREAM else ""
+    return tl.load(x + row * D + at, mask=(at < D) & (row < lead), other=0, eviction_policy=policy)
+
+
+@triton.jit
 def layer_norm(
-    x,
-    weight,
-    bias,
-    output,
-    lead,
-    D,
-    eps,
-    epilogue: tl.constexpr,
-    extras,
-    CENTRED: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """LayerNorm, or RMSNorm where nothing is centred, of rows of up to ``BLOCK`` elements."""
+    x, weight, bias, output, lead, D, eps, epilogue: tl.constexpr, extras, CENTRED: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, WALK: tl.constexpr, STREAM: tl.constexpr,
+):  # fmt: skip
+    """LayerNorm, or RMSNorm where nothing is centred, of rows of up to ``BLOCK`` elements.
+
+    A program has ``ROWS`` rows at once, ``WALK`` times; the next ones are on their way while these are normalised.
+    """
     at = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    inside = (at < D) & (row < lead)
-    z = tl.load(x + row * D + at, mask=inside, other=0).to(tl.float32)
-    if CENTRED:
-        z = tl.where(inside, z - (tl.sum(z, 1) / D)[:, None], 0.0)
-    z = z * (1.0 / tl.sqrt_rn(tl.sum(z * z, 1) / D + eps))[:, None]
-    z = _scaled(z, weight, bias, at, at < D)
-    if epilogue is not None:
-        z = epilogue(z, row * D + at, inside, extras)
-    tl.store(output + row * D + at, z.to(output.dtype.element_ty), mask=inside)
+    step = tl.num_programs(0).to(tl.int64) * ROWS
+    ahead = _row(x, row, at, lead, D, STREAM)
+    for _ in range(WALK):
+        z = ahead.to(tl.float32)
+        if WALK > 1:
+            ahead = _row(x, row + step, at, lead, D, STREAM)
+        inside = (at < D) & (row < lead)
+        if CENTRED:
+            z = tl.where(inside, z - (tl.sum(z, 1) / D)[:, None], 0.0)
+        z = z * (1.0 / tl.sqrt_rn(tl.sum(z * z, 1) / D + eps))[:, None]
+        z = _scaled(z, weight, bias, at, at < D)
+        if epilogue is not None:
+            z = epilogue(z, row * D + at, inside, extras)
+        modifier: tl.constexpr = ".cs" if STREAM else ""
+        tl.store(output + row * D + at, z.to(output.dtype.element_ty), mask=inside, cache_modifier=modifier)
+        row += step
 
 
 @triton.jit
