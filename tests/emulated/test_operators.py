@@ -110,3 +110,14 @@ def test_products_are_tf32_only_where_that_was_asked_for(gpu, precision):
     products = [t for t in texts if "tl.dot(" in t]
     assert len(products) >= 3
     assert all(('"tf32"' in t) == (precision == "tf32") for t in products)
+
+
+@pytest.mark.parametrize("dtype", [F, np.float16])
+def test_deformable_convolution(gpu, dtype):
+    """ONNX's is the library's where both axes are alike."""
+    shapes = {"x": (dtype, ["n", 8, 7, 9]), "w": (dtype, [6, 4, 3, 3]), "o": (dtype, ["n", 36, 4, 5])}
+    shapes |= {"b": (dtype, [6]), "m": (dtype, ["n", 18, 4, 5])}
+    one = node(
+        "DeformConv", list(shapes), ["y"], group=2, offset_group=2, strides=[2, 2], dilations=[1, 1], pads=[1, 1, 1, 1]
+    )
+    check([one], shapes, tolerance=2e-5 if dtype is F else 2e-2, sizes={"n": 2})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import accord
 from accord.backends import discovery
 from accord.backends.cpu import CpuBackend
-from accord.errors import ExecutionError
+from accord.errors import ExecutionError, UnsupportedError
 from accord.ir.reason import Reason
 from accord.library import block_sparse_matmul, pixel_shuffle, sparse_matmul
 from accord.passes.rules.block_sparse import choose_blocks, to_blocks
@@ -39,12 +39,12 @@ def test_a_domain_is_loaded_when_a_model_names_it(tmp_path):
 
 
 class Lacking(CpuBackend):
-    """A device without pixel shuffles of any name."""
+    """A device without pixel shuffles and deformable convolutions of any name."""
 
     name = device = "lacking"
 
     def select(self, view):
-        if view.node.op_type in ("PixelShuffle", "DepthToSpace", "SpaceToDepth"):
+        if view.node.op_type in ("PixelShuffle", "DepthToSpace", "SpaceToDepth", "DeformConv", "DeformConv2d"):
             return Reason("there is no such kernel")
         return super().select(view)
 
@@ -82,6 +82,13 @@ def test_a_composition_takes_the_place_of_an_operator_that_a_device_lacks(lackin
     assert proto.SerializeToString() == before
     if op == "PixelShuffle":
         np.testing.assert_array_equal(m(x)[0], pixel_shuffle(x, factor=2))
+
+
+def test_operators_that_are_made_of_each_other_are_left_alone_where_a_device_has_neither(lacking):
+    shapes = {"x": (F, [1, 2, 4, 4]), "w": (F, [3, 2, 3, 3]), "o": (F, [1, 18, 2, 2])}
+    proto = model([node("DeformConv", list(shapes), ["y"])], shapes, ["y"])
+    with pytest.raises(UnsupportedError, match="no backend can run it"):
+        accord.load(proto, device="lacking")
 
 
 def test_a_device_that_has_the_operator_keeps_it():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from accord.ir.build import Builder
-from accord.ir.expand import equivalent, required
+from accord.ir.expand import equivalent, given, required
 from accord.ir.infer import Inference
 from accord.ops.microsoft.common import Outputs, dims, size
 
-__all__ = ["depth_to_space", "space_to_depth"]
+__all__ = ["deform_conv", "depth_to_space", "space_to_depth"]
 
 
 @equivalent("DepthToSpace")
@@ -36,3 +36,23 @@ def space_to_depth(b: Builder, n: Inference) -> Outputs:
     y = b("Reshape", x, dims(b, batch, channels, rows, s, columns, s), allowzero=1)
     y = b("Transpose", y, perm=(0, 3, 5, 1, 2, 4))
     return [b("Reshape", y, dims(b, batch, b("Mul", channels, b.ints(s * s)), rows, columns), allowzero=1)]
+
+
+@equivalent("DeformConv")
+def deform_conv(b: Builder, n: Inference) -> Outputs:
+    """The library's, where both axes are alike."""
+    x, shape = required(n, 0), b.shape(required(n, 1))
+    if shape is None or len(shape) != 4:
+        return None
+    steps, dilations, pads = (
+        {int(v) for v in n.attr(name, default)}
+        for name, default in (("strides", (1,)), ("dilations", (1,)), ("pads", (0,)))
+    )
+    if len(steps) != 1 or len(dilations) != 1 or len(pads) != 1:
+        return None
+    operands = (required(n, 1), required(n, 2), given(n, 4), given(n, 3))
+    attributes = {
+        "stride": steps.pop(), "padding": pads.pop(), "dilation": dilations.pop(), "groups": int(n.attr("group", 1)),
+        "offset_groups": int(n.attr("offset_group", 1)),
+    }  # fmt: skip
+    return [b("DeformConv2d", x, *operands, domain="accord", **attributes)]

@@ -19,6 +19,8 @@ from accord.passes.rule import Rule, RuleContext
 
 __all__ = ["ComposeOperators"]
 
+_STANDARD = frozenset({"", "com.microsoft"})
+
 
 class ComposeOperators(Rule):
     """A call of an operator → other operators, which are then optimised like any others.
@@ -34,7 +36,7 @@ class ComposeOperators(Rule):
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
         """A patch with the composition."""
         n = Inference(node, context.analyzer)
-        if node.domain in ("", "com.microsoft"):
+        if node.domain in _STANDARD:
             return _equivalent(node, n, context)
         choice = kernel_for(n, context.device)
         if choice is None:
@@ -62,6 +64,10 @@ def _equivalent(node: ir.Node, n: Inference, context: RuleContext) -> Patch | Re
     results = equivalent(b, n)
     if results is None:
         return Reason(f"the device has no kernel ({refused}), and sizes for what it is made of are not known")
+    own = [made for made in b.nodes if made.domain not in _STANDARD]  # whose composition may be what was asked for
+    lacking = next((why for made in own if (why := context.runs(made)) is not None), None)
+    if lacking is not None:
+        return Reason(f"the device has no kernel ({refused}), nor one for its equivalent ({lacking})")
     return patch_from(b, node, results, f"{op_name(node)}: {refused}")
 
 
