@@ -25,10 +25,31 @@ def tanh(z):
 
 
 @triton.jit
-def activated(z, ACTIVATION: tl.constexpr):
-    """``z``, float32, through the activation of that name."""
+def short_gelu(z):
+    """GELU to 16 bits: ``max(z, 0)`` less ``abs(z)`` times the tail of the normal distribution behind it.
+
+    The tail's logarithm is a polynomial, right to 2**-15.8 of the tail where halves have values (to 2**-12.5 beyond 6).
+    """
+    size = tl.minimum(tl.abs(z), 14.6)  # where the tail has no value in float32
+    power = size * -1.8103464e-09 + 1.356319e-07
+    power = power * size + -4.4354763e-06
+    power = power * size + 8.382879e-05
+    power = power * size + -0.0010263067
+    power = power * size + 0.008706627
+    power = power * size + -0.054088703
+    power = power * size + -0.45859313
+    power = power * size + -1.1510899
+    power = power * size + -1.000021
+    return tl.where(z < 0.0, 0.0, z) - size * tl.exp2(power)
+
+
+@triton.jit
+def activated(z, ACTIVATION: tl.constexpr, SHORT: tl.constexpr):
+    """``z``, float32, through the activation of that name; ``SHORT``: it is rounded to 16 bits."""
     if ACTIVATION == "relu":
         z = tl.where(z < 0.0, 0.0, z)
+    elif ACTIVATION == "gelu" and SHORT:
+        z = short_gelu(z)
     elif ACTIVATION == "gelu":
         z = 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476))
     elif ACTIVATION == "gelu_tanh":
@@ -60,5 +81,6 @@ def activated(z, ACTIVATION: tl.constexpr):
 def elementwise(x, output, lead, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr):
     """One activation of ``lead`` elements."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    z = activated(tl.load(x + at, mask=at < lead, other=0).to(tl.float32), ACTIVATION)
+    SHORT: tl.constexpr = x.dtype.element_ty.primitive_bitwidth == 16
+    z = activated(tl.load(x + at, mask=at < lead, other=0).to(tl.float32), ACTIVATION, SHORT)
     tl.store(output + at, z.to(output.dtype.element_ty), mask=at < lead)

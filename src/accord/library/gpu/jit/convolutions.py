@@ -55,7 +55,7 @@ def conv2d(
     channel = group * own + m
     if bias is not None:
         total += tl.load(bias + channel, mask=m < own, other=0).to(tl.float32)[:, None]
-    total = activated(total, ACTIVATION)
+    total = activated(total, ACTIVATION, x.dtype.element_ty.primitive_bitwidth == 16)
     there = (m < own)[:, None] & real[None, :]
     target = image[None, :] * M * OH * OW + channel[:, None].to(tl.int64) * OH * OW + place[None, :]
     if epilogue is not None:
@@ -82,7 +82,7 @@ def depthwise_conv2d(
         total += w * tl.load(source + y * W + z, mask=inside, other=0).to(tl.float32)
     if bias is not None:
         total += tl.load(bias + channel).to(tl.float32)
-    total = activated(total, ACTIVATION)
+    total = activated(total, ACTIVATION, x.dtype.element_ty.primitive_bitwidth == 16)
     target = plane.to(tl.int64) * OH * OW + p
     if epilogue is not None:
         total = epilogue(total, target, p < OH * OW, extras)

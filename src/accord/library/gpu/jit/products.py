@@ -55,7 +55,7 @@ def _linear(
         w_at += BLOCK_K
     if bias is not None:
         total += tl.load(bias + column, mask=column < N, other=0).to(tl.float32)[None, :]
-    total = activated(total, ACTIVATION)
+    total = activated(total, ACTIVATION, x.dtype.element_ty.primitive_bitwidth == 16)
     at = row.to(tl.int64)[:, None] * N + column[None, :]
     inside = (row < M)[:, None] & (column < N)[None, :]
     if residual is not None:
