@@ -188,6 +188,10 @@ def _(draw):
         (1, 3, 8, 8, 6, 3, 3, 3, {"dilation": 2, "activation": "hard_swish"}),
         (1, 20, 12, 12, 40, 3, 3, 1, {"stride": 3, "activation": "relu"}),
         (0, 3, 5, 5, 2, 3, 3, 1, {}),
+        (2, 64, 8, 7, 20, 3, 3, 2, {"padding": 1, "dilation": 2, "activation": "gelu"}),
+        (1, 48, 8, 8, 70, 3, 2, 1, {"stride": 2, "padding": 1}),
+        (1, 80, 4, 8, 16, 1, 1, 1, {}),
+        (0, 16, 5, 5, 2, 3, 3, 1, {}),
         (3, 34, 11, 13, 70, 3, 3, 1, {"padding": 2, "activation": "silu"}),
     ]:
         scale = (c // g * kh * kw) ** -0.5

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from accord.contract.code import TritonCode
-from accord.library.gpu.launching import CLAUSES, ITEM, ceildiv, power_of_two
+from accord.library.gpu.launching import CLAUSES, ITEM, WITH_EPILOGUE, ceildiv, power_of_two
 
-__all__ = ["CLAUSES", "CONV", "DEFORM", "DEFORM_CLAUSES", "DEFORM_CODES", "QUANTIZED"]
+__all__ = ["CONV", "CONV_CLAUSES", "DEFORM", "DEFORM_CLAUSES", "DEFORM_CODES", "QUANTIZED"]
 
 _JIT = "accord.library.gpu.jit.convolutions"
 #: Pixels of a program's tile, at most; the last one's samples are there even if its pixels are not.
 _STRIP = 128
 _PLACES = " * ".join(f"(({n} + 2 * padding - dilation * (K{n} - 1) - 1) // stride + 1)" for n in "HW")
-#: Scratch memory: images with their channels last and a pixel of zeros, weights, four bytes an element at most; then
-#: samples (jit/convolutions.py).
+#: Scratch memory: images with their channels last and a pixel of zeros, and weights, four bytes an element at most.
+_LAST = "4 * (N * H * W + 1) * C + 4 * M * (C // groups) * KH * KW"
+CONV_CLAUSES: Mapping[str, Any] = {
+    **WITH_EPILOGUE,
+    "execution": {"layouts": ("contiguous",), "workspace": _LAST},
+}
+#: Behind them samples (jit/convolutions.py).
 DEFORM_CLAUSES: Mapping[str, Any] = {
     **CLAUSES,
     "execution": {
         "layouts": ("contiguous",),
-        "workspace": f"4 * (N * H * W + 1) * C + 4 * M * (C // groups) * KH * KW + 16"
-        f" + 32 * offset_groups * KH * KW * (N * {_PLACES} + {_STRIP - 1})",
+        "workspace": f"{_LAST} + 16 + 32 * offset_groups * KH * KW * (N * {_PLACES} + {_STRIP - 1})",
     },
     "constraints": (f"N * H * W < {2**31 - 1}", f"N * {_PLACES} <= {2**31 - _STRIP}"),
 }
@@ -54,7 +59,7 @@ def _conv_tile(k: Mapping[str, Any], depth: int) -> dict[str, Any]:
 def _conv(k: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **_conv_tile(k, max(1, k["C"] // k["groups"] * k["KH"] * k["KW"])),
-        "OH": _size(k, "H"),
+        "AREA": _size(k, "H") * _size(k, "W"),
         "OW": _size(k, "W"),
         "ACTIVATION": k["activation"],
     }
@@ -74,7 +79,7 @@ def _depthwise(k: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pixels(k: Mapping[str, Any]) -> int:
-    return int(k["N"] * k["OH"] * k["OW"])
+    return int(k["N"] * _size(k, "H") * _size(k, "W"))
 
 
 def _tiles(k: Mapping[str, Any]) -> tuple[int, ...]:
@@ -85,10 +90,34 @@ def _is_depthwise(k: Mapping[str, Any]) -> bool:
     return bool(k["groups"] == k["C"] and k["groups"] > 1)
 
 
+def _is_last(k: Mapping[str, Any]) -> bool:
+    """Whether channels are enough to be read at once."""
+    return bool(k["C"] > 0 and k["C"] // k["groups"] % 16 == 0)
+
+
+def _turned(k: Mapping[str, Any]) -> tuple[int, ...]:
+    """Programs that bring channels to the end, pixel of zeros included."""
+    return ceildiv(k["N"] * k["H"] * k["W"] + 1, k["BLOCK"]), ceildiv(k["C"], k["BLOCK"])
+
+
+def _turn(k: Mapping[str, Any]) -> dict[str, Any]:
+    per, plane = max(1, k["C"] // k["groups"]), max(1, k["H"] * k["W"])
+    return {"PER": per, "TAPS": k["KH"] * k["KW"], "PLANE": plane, "BLOCK": 64}
+
+
+def _conv_last(k: Mapping[str, Any]) -> dict[str, Any]:
+    tile = _conv(k)
+    del tile["KH"], tile["BLOCK_K"]
+    channels = math.gcd(max(1, tile["PER"]), 16 if ITEM[k["T"]] == 4 else 64)
+    return {**tile, "TAPS": k["KH"] * k["KW"], "BLOCK_C": max(16, channels)}
+
+
 CONV = (
+    TritonCode(f"{_JIT}:channels_last", lambda k: _turned(k) if _is_last(k) and k["N"] else (0,), _turn),
+    TritonCode(f"{_JIT}:conv2d_last", lambda k: _tiles(k) if _is_last(k) else (0,), _conv_last),
     TritonCode(
         f"{_JIT}:conv2d",
-        lambda k: (0,) if _is_depthwise(k) else _tiles(k),
+        lambda k: (0,) if _is_depthwise(k) or _is_last(k) else _tiles(k),
         _conv,
         samples=(
             {"N": 8, "C": 64, "H": 56, "W": 56, "M": 128, "KH": 3, "KW": 3, "padding": 1},
@@ -112,15 +141,14 @@ def _on_hopper(k: Mapping[str, Any]) -> bool:
 
 def _places(k: Mapping[str, Any]) -> int:
     """Pixels of a program: so many that neighbours share what they read, so few that all multiprocessors have some."""
-    pixels = k["N"] * _size(k, "H") * _size(k, "W")
+    pixels = _pixels(k)
     return 32 if ITEM[k["T"]] == 4 else 64 if ceildiv(pixels, _STRIP) < 128 else _STRIP
 
 
 def _product(k: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "PER": max(1, k["C"] // k["groups"]),
-        "OH": _size(k, "H"),
-        "OW": _size(k, "W"),
+        "AREA": _size(k, "H") * _size(k, "W"),
         "TAPS": k["KH"] * k["KW"],
         "BLOCK_M": min(64 if ITEM[k["T"]] == 4 else 256, max(16, power_of_two(k["M"] // k["groups"]))),
         "BLOCK_P": _places(k),
@@ -156,15 +184,15 @@ def _deform_hopper(k: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepare(k: Mapping[str, Any]) -> dict[str, Any]:
-    tile = _product(k)
-    return {**{n: tile[n] for n in ("PER", "OH", "OW", "TAPS", "BLOCK_P")}, "KW": k["KW"], "BLOCK": 64}
+    own = {"OH": _size(k, "H"), "OW": _size(k, "W"), "KW": k["KW"], "BLOCK_P": _places(k)}
+    return {**_turn(k), **own}
 
 
 def _deformable(name: str) -> tuple[TritonCode, ...]:
     return (
         TritonCode(
             f"{_JIT}:{name}",
-            lambda k: (ceildiv(k["N"] * k["H"] * k["W"] + 1, k["BLOCK"]), ceildiv(k["C"], k["BLOCK"])),
+            _turned,
             _prepare,
             samples=({"N": 1, "C": 256, "H": 64, "W": 64, "M": 256, "KH": 3, "KW": 3, "padding": 1},),
         ),

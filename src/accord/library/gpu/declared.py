@@ -60,7 +60,7 @@ soft_cap_attention.triton(*heads.SOFT_CAP, **CLAUSES)
 sliding_window_attention.triton(*heads.SLIDING_WINDOW, **CLAUSES)
 prefix_attention.triton(*heads.PREFIX, **CLAUSES)
 
-conv2d.triton(*convolutions.CONV, **WITH_EPILOGUE)
+conv2d.triton(*convolutions.CONV, **convolutions.CONV_CLAUSES)
 deform_conv2d.triton(*convolutions.DEFORM, **convolutions.DEFORM_CLAUSES)
 quantized_deform_conv2d.triton(*convolutions.DEFORM_CODES, **convolutions.QUANTIZED)
 

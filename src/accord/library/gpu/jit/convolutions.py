@@ -21,21 +21,21 @@ def _channels(M, groups, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def _pixels(N, OH, OW, BLOCK_P: tl.constexpr):
+def _pixels(N, AREA, BLOCK_P: tl.constexpr):
     """The pixels of a program: the image of each, its place in there, and whether there is one."""
     p = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P)
-    return p // (OH * OW), (p % (OH * OW)).to(tl.int32), p < tl.cast(N, tl.int64) * OH * OW
+    return p // AREA, (p % AREA).to(tl.int32), p < tl.cast(N, tl.int64) * AREA
 
 
 @triton.jit
 def conv2d(
-    x, weight, bias, output, N, C, H, W, M, OH, OW, stride, padding, dilation, groups, epilogue: tl.constexpr, extras,
+    x, weight, bias, output, N, C, H, W, M, OW, AREA, stride, padding, dilation, groups, epilogue: tl.constexpr, extras,
     PER: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Implicit GEMM; a program makes ``BLOCK_M`` channels of a group at ``BLOCK_P`` pixels of all images."""
     group, m, own = _channels(M, groups, BLOCK_M)
-    image, place, real = _pixels(N, OH, OW, BLOCK_P)
+    image, place, real = _pixels(N, AREA, BLOCK_P)
     top, left = place // OW * stride - padding, place % OW * stride - padding
     source = x + (image * C + group * PER) * H * W
     K: tl.constexpr = PER * KH * KW
@@ -57,7 +57,7 @@ def conv2d(
         total += tl.load(bias + channel, mask=m < own, other=0).to(tl.float32)[:, None]
     total = activated(total, ACTIVATION, x.dtype.element_ty.primitive_bitwidth == 16)
     there = (m < own)[:, None] & real[None, :]
-    target = image[None, :] * M * OH * OW + channel[:, None].to(tl.int64) * OH * OW + place[None, :]
+    target = (image[None, :] * M + channel[:, None]) * AREA + place[None, :]
     if epilogue is not None:
         total = epilogue(total, target, there, extras)
     tl.store(output + target, total.to(output.dtype.element_ty), mask=there)
@@ -100,6 +100,70 @@ def _parts(workspace, element, PIXELS, C, weights):
 
 
 @triton.jit
+def _channels_last(
+    x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Images and weights of :func:`_parts`; a program has ``BLOCK`` channels of as many pixels."""
+    weights = tl.cast(M, tl.int64) * PER * TAPS
+    images, target, _ = _parts(workspace, x.dtype.element_ty, N * PLANE, C, weights)
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    pixels = tl.cast(N, tl.int64) * PLANE
+    image, pixel = place // PLANE, place % PLANE
+    inside = (c < C)[:, None] & (place < pixels)[None, :]
+    v = tl.load(x + (image[None, :] * C + c[:, None]) * PLANE + pixel[None, :], mask=inside, other=0)
+    there = (place <= pixels)[:, None] & (c < C)[None, :]
+    tl.store(images + place[:, None] * C + c[None, :], tl.trans(v), mask=there)
+    programs = tl.num_programs(0) * tl.num_programs(1)
+    program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    for start in range(program.to(tl.int64) * BLOCK, weights, programs * BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        tap, channel = at // PER % TAPS, at % PER
+        w = tl.load(weight + at // (PER * TAPS) * (PER * TAPS) + channel * TAPS + tap, mask=at < weights, other=0)
+        tl.store(target + at, w, mask=at < weights)
+
+
+@triton.jit
+def channels_last(x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr):
+    """What :func:`conv2d_last` reads, into scratch memory."""
+    _channels_last(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK)
+
+
+@triton.jit
+def conv2d_last(
+    x, bias, output, workspace, N, C, H, W, M, OW, AREA, stride, padding, dilation, groups, epilogue: tl.constexpr,
+    extras, PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """As :func:`conv2d`, from images with their channels last, for groups of whole blocks of channels."""
+    images, weight, _ = _parts(workspace, x.dtype.element_ty, N * H * W, C, tl.cast(M, tl.int64) * PER * TAPS)
+    group, m, own = _channels(M, groups, BLOCK_M)
+    image, place, real = _pixels(N, AREA, BLOCK_P)
+    top, left = place // OW * stride - padding, place % OW * stride - padding
+    first = image * H * W
+    c = tl.arange(0, BLOCK_C)
+    w_row = weight + (group * own + m % own).to(tl.int64)[None, :] * (TAPS * PER)
+    total = tl.zeros([BLOCK_P, BLOCK_M], tl.float32)
+    for step in range(PER // BLOCK_C * TAPS):
+        tap, channel = step % TAPS, step // TAPS * BLOCK_C + c
+        y, z = top + tap // KW * dilation, left + tap % KW * dilation
+        inside = (y >= 0) & (y < H) & (z >= 0) & (z < W) & real
+        at = (first + y * W + z) * C
+        a = tl.load(images + (at[:, None] + (group * PER + channel)[None, :]), mask=inside[:, None], other=0)
+        b = tl.load(w_row + tap * PER + channel[:, None])
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    channel = group * own + m
+    if bias is not None:
+        total += tl.load(bias + channel, mask=m < own, other=0).to(tl.float32)[None, :]
+    total = activated(tl.trans(total), ACTIVATION, x.dtype.element_ty.primitive_bitwidth == 16)
+    there = (m < own)[:, None] & real[None, :]
+    target = (image[None, :] * M + channel[:, None]) * AREA + place[None, :]
+    if epilogue is not None:
+        total = epilogue(total, target, there, extras)
+    tl.store(output + target, total.to(output.dtype.element_ty), mask=there)
+
+
+@triton.jit
 def _pair(a, b):
     """Two numbers of 32 bits in one of 64."""
     low = a.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
@@ -114,7 +178,7 @@ def _pixel(y, x, first, H, W, PIXELS):
 
 @triton.jit
 def _prepare(
-    x, weight, offset, factor, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups,
+    x, weight, offset, factor, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups, PLANE,
     PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """What :func:`deform_conv2d` reads, into scratch memory: see :func:`_parts`.
@@ -123,23 +187,10 @@ def _prepare(
     [groups of offsets, taps, strips, 4, BLOCK_P]: a strip is BLOCK_P pixels of the result; what fills up the last one
     is of weight 0.
     """
-    weights = tl.cast(M, tl.int64) * PER * TAPS
-    images, target, samples = _parts(workspace, x.dtype.element_ty, N * H * W, C, weights)
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    pixels = tl.cast(N, tl.int64) * H * W
-    image, pixel = place // (H * W), place % (H * W)
-    inside = (c < C)[:, None] & (place < pixels)[None, :]
-    v = tl.load(x + (image[None, :] * C + c[:, None]) * (H * W) + pixel[None, :], mask=inside, other=0)
-    there = (place <= pixels)[:, None] & (c < C)[None, :]
-    tl.store(images + place[:, None] * C + c[None, :], tl.trans(v), mask=there)
+    _channels_last(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK)
+    _, _, samples = _parts(workspace, x.dtype.element_ty, N * H * W, C, tl.cast(M, tl.int64) * PER * TAPS)
     programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-    for start in range(program.to(tl.int64) * BLOCK, weights, programs * BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        tap, channel = at // PER % TAPS, at % PER
-        w = tl.load(weight + at // (PER * TAPS) * (PER * TAPS) + channel * TAPS + tap, mask=at < weights, other=0)
-        tl.store(target + at, w, mask=at < weights)
     strips = tl.cdiv(N * OH * OW, BLOCK_P)
     for strip in range(program, offset_groups * TAPS * strips, programs):
         block, tap = strip // strips // TAPS, strip // strips % TAPS
@@ -173,25 +224,25 @@ def _prepare(
 
 @triton.jit
 def deform_samples(
-    x, weight, offset, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups,
+    x, weight, offset, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups, PLANE,
     PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """Of offsets that are numbers."""
     _prepare(
-        x, weight, offset, 1.0, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups,
+        x, weight, offset, 1.0, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups, PLANE,
         PER, KW, TAPS, BLOCK, BLOCK_P,
     )  # fmt: skip
 
 
 @triton.jit
 def deform_samples_of_codes(
-    x, weight, codes, scale, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups,
+    x, weight, codes, scale, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups, PLANE,
     PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """Of offsets that are codes times a number."""
     _prepare(
         x, weight, codes, tl.load(scale), mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation,
-        offset_groups, PER, KW, TAPS, BLOCK, BLOCK_P,
+        offset_groups, PLANE, PER, KW, TAPS, BLOCK, BLOCK_P,
     )  # fmt: skip
 
 
@@ -213,7 +264,7 @@ def _two(images, pair, weights, C, channel, high, EVEN: tl.constexpr):
 
 @triton.jit
 def deform_conv2d(
-    bias, output, workspace, N, C, H, W, M, OH, OW, groups, offset_groups, PER: tl.constexpr, TAPS: tl.constexpr,
+    bias, output, workspace, N, C, H, W, M, AREA, groups, offset_groups, PER: tl.constexpr, TAPS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Deformable convolution: every tap is interpolated as the product needs it.
@@ -224,7 +275,7 @@ def deform_conv2d(
         workspace, output.dtype.element_ty, N * H * W, C, tl.cast(M, tl.int64) * PER * TAPS
     )
     group, m, own = _channels(M, groups, BLOCK_M)
-    image, place, real = _pixels(N, OH, OW, BLOCK_P)
+    image, place, real = _pixels(N, AREA, BLOCK_P)
     share = C // offset_groups
     samples += tl.program_id(0).to(tl.int64) * (4 * BLOCK_P) + tl.arange(0, BLOCK_P)
     row = tl.num_programs(0).to(tl.int64) * (4 * BLOCK_P)
@@ -246,5 +297,5 @@ def deform_conv2d(
     channel = group * own + m
     if bias is not None:
         total += tl.load(bias + channel, mask=m < own, other=0).to(tl.float32)[None, :]
-    target = output + image[None, :] * M * OH * OW + channel[:, None].to(tl.int64) * OH * OW + place[None, :]
+    target = output + (image[None, :] * M + channel[:, None]) * AREA + place[None, :]
     tl.store(target, tl.trans(total).to(output.dtype.element_ty), mask=(m < own)[:, None] & real[None, :])

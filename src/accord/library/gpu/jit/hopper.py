@@ -17,7 +17,7 @@ copy_tile = getattr(async_copy, "async_load", None) or async_copy.async_copy_glo
 
 @gluon.jit
 def deform_conv2d(
-    bias, output, workspace, N, C, H, W, M, OH, OW, groups, offset_groups, PER: tl.constexpr, SHARE: tl.constexpr,
+    bias, output, workspace, N, C, H, W, M, AREA, groups, offset_groups, PER: tl.constexpr, SHARE: tl.constexpr,
     TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, FULL: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """As the function of that name in ``convolutions.py``, for groups of whole blocks of 64 channels.
@@ -94,10 +94,10 @@ def deform_conv2d(
     result = tl.convert_layout(total.to(dtype), stored)
     p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P, layout=tl.SliceLayout(1, stored))
     m = first + tl.arange(0, BLOCK_M, layout=tl.SliceLayout(0, stored))
-    image, place = (p // (OH * OW)).to(tl.int64), p % (OH * OW)
-    plane = (group * own + m).to(tl.int64) * (OH * OW)
-    at = (image * M * (OH * OW) + place)[:, None] + plane[None, :]
-    tl.store(output + at, result, mask=(p < N * OH * OW)[:, None] & (m < own)[None, :])
+    image, place = (p // AREA).to(tl.int64), p % AREA
+    plane = (group * own + m).to(tl.int64) * AREA
+    at = (image * M * AREA + place)[:, None] + plane[None, :]
+    tl.store(output + at, result, mask=(p < N * AREA)[:, None] & (m < own)[None, :])
 
 
 @gluon.jit
