@@ -36,12 +36,25 @@ def _cell(k: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _lstm_cell(k: Mapping[str, Any]) -> dict[str, Any]:
+    """All gates of a unit are one product: so few units that all multiprocessors read weights, at most 32."""
+    cell = _cell(k)
+    if ITEM[k["T"]] == 4:
+        return cell
+    if ceildiv(k["N"], 128) * ceildiv(k["H"], 32) >= 96 and k["architecture"] in (90, 100):
+        return {**cell, "BLOCK_N": 128, "num_warps": 8, "num_stages": 3}
+    rows, units = min(64, max(16, power_of_two(k["N"]))), min(32, max(4, power_of_two(ceildiv(k["H"], 128))))
+    return {**cell, "BLOCK_N": rows, "BLOCK_H": units, "BLOCK_K": 128, "num_stages": 4 if rows + 4 * units <= 96 else 2}
+
+
 def _cells(k: Mapping[str, Any]) -> tuple[int, ...]:
     return ceildiv(k["N"], k["BLOCK_N"]), ceildiv(k["H"], k["BLOCK_H"])
 
 
 _SAMPLES = ({"N": 32, "I": 512, "H": 512},)
-LSTM_CELL = (TritonCode(f"{_RECURRENT}:lstm_cell", _cells, _cell, samples=_SAMPLES),)
+LSTM_CELL = (
+    TritonCode(f"{_RECURRENT}:lstm_cell", _cells, _lstm_cell, samples=(*_SAMPLES, {"N": 512, "I": 1024, "H": 1024})),
+)
 GRU_CELL = (TritonCode(f"{_RECURRENT}:gru_cell", _cells, _cell, samples=_SAMPLES),)
 LSTM = (
     TritonCode(

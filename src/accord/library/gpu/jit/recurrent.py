@@ -9,48 +9,53 @@ from accord.library.gpu.jit.activations import sigmoid, tanh
 
 
 @triton.jit
-def _product(total, x, x_row, rows, N, weight, unit, H, gate, K, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr):
-    """``total + x[rows] @ weight[gate * H + unit].T`` over ``K``."""
+def _product(total, x, x_row, rows, N, weight, w_row, present, K, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr):
+    """``total + x[rows] @ weight[w_row].T`` over ``K``, of the rows of weights that are ``present``."""
     k = tl.arange(0, BLOCK_K)
     for start in range(0, K, BLOCK_K):
         at = start + k
         a = tl.load(x + rows[:, None] * x_row + at[None, :], mask=(rows < N)[:, None] & (at < K)[None, :], other=0)
-        b = tl.load(
-            weight + (gate * H + unit)[None, :].to(tl.int64) * K + at[:, None],
-            mask=(unit < H)[None, :] & (at < K)[:, None],
-            other=0,
-        )
+        w_at = weight + w_row[None, :].to(tl.int64) * K + at[:, None]
+        b = tl.load(w_at, mask=present[None, :] & (at < K)[:, None], other=0)
         total = tl.dot(a, b, total, input_precision=PRECISION)
     return total
 
 
 @triton.jit
-def _gate(
-    x, hidden, rows, N, weight, recurrence, bias, unit, I, H, gate, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr,
-    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+def _gates(
+    x, hidden, rows, N, weight, recurrence, bias, row, present, I, H, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    total = tl.zeros([BLOCK_N, BLOCK_H], tl.float32)
-    total = _product(total, x, I, rows, N, weight, unit, H, gate, I, BLOCK_K, PRECISION)
-    total = _product(total, hidden, H, rows, N, recurrence, unit, H, gate, H, BLOCK_K, PRECISION)
+    """Both products of a block of rows of the batch and those ``row`` of the weights that are ``present``."""
+    total = tl.zeros([BLOCK_N, row.shape[0]], tl.float32)
+    total = _product(total, x, I, rows, N, weight, row, present, I, BLOCK_K, PRECISION)
+    total = _product(total, hidden, H, rows, N, recurrence, row, present, H, BLOCK_K, PRECISION)
     if bias is not None:
-        total += tl.load(bias + gate * H + unit, mask=unit < H, other=0).to(tl.float32)[None, :]
+        total += tl.load(bias + row, mask=present, other=0).to(tl.float32)[None, :]
     return total
 
 
 @triton.jit
 def _lstm_units(
-    x, hidden, cell, weight, recurrence, bias, rows, unit, N, I, H, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr,
+    x, hidden, cell, weight, recurrence, bias, rows, first, N, I, H, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """New hidden and cell state of a block of rows and units; gates are input, output, forget, cell."""
-    i = _gate(x, hidden, rows, N, weight, recurrence, bias, unit, I, H, 0, BLOCK_N, BLOCK_H, BLOCK_K, PRECISION)
-    g = _gate(x, hidden, rows, N, weight, recurrence, bias, unit, I, H, 3, BLOCK_N, BLOCK_H, BLOCK_K, PRECISION)
-    new = sigmoid(i) * tanh(g)
-    f = _gate(x, hidden, rows, N, weight, recurrence, bias, unit, I, H, 2, BLOCK_N, BLOCK_H, BLOCK_K, PRECISION)
+    """New hidden and cell state of a block of rows, and of units from ``first`` on.
+
+    The gates (input, output, forget, cell) of a unit are neighbours in one product.
+    """
+    column = tl.arange(0, 4 * BLOCK_H)
+    own, gate = first + column // 4, column % 4
+    total = _gates(
+        x, hidden, rows, N, weight, recurrence, bias, gate * H + own, own < H, I, H, BLOCK_N, BLOCK_K, PRECISION
+    )
+    even, odd = tl.split(tl.reshape(total, [BLOCK_N, BLOCK_H, 2, 2]))
+    i, f = tl.split(even)
+    o, g = tl.split(odd)
+    unit = first + tl.arange(0, BLOCK_H)
     inside = (rows < N)[:, None] & (unit < H)[None, :]
     c = tl.load(cell + rows[:, None] * H + unit[None, :], mask=inside, other=0).to(tl.float32)
-    c = sigmoid(f) * c + new
-    o = _gate(x, hidden, rows, N, weight, recurrence, bias, unit, I, H, 1, BLOCK_N, BLOCK_H, BLOCK_K, PRECISION)
+    c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(c), c
 
 
@@ -61,10 +66,11 @@ def lstm_cell(
 ):  # fmt: skip
     """One step of an LSTM."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-    unit = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    first = tl.program_id(1) * BLOCK_H
     h, c = _lstm_units(
-        x, hidden, cell, weight, recurrence, bias, rows, unit, N, I, H, BLOCK_N, BLOCK_H, BLOCK_K, PRECISION
+        x, hidden, cell, weight, recurrence, bias, rows, first, N, I, H, BLOCK_N, BLOCK_H, BLOCK_K, PRECISION
     )
+    unit = first + tl.arange(0, BLOCK_H)
     at = rows[:, None] * H + unit[None, :]
     inside = (rows < N)[:, None] & (unit < H)[None, :]
     tl.store(output0 + at, h.to(output0.dtype.element_ty), mask=inside)
@@ -79,13 +85,13 @@ def gru_cell(
     """One step of a GRU; gates are update, reset, new."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     unit = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    z = _gate(x, hidden, rows, N, weight, recurrence, bias, unit, I, H, 0, BLOCK_N, BLOCK_H, BLOCK_K, PRECISION)
-    r = _gate(x, hidden, rows, N, weight, recurrence, bias, unit, I, H, 1, BLOCK_N, BLOCK_H, BLOCK_K, PRECISION)
+    present = unit < H
+    z = _gates(x, hidden, rows, N, weight, recurrence, bias, unit, present, I, H, BLOCK_N, BLOCK_K, PRECISION)
+    r = _gates(x, hidden, rows, N, weight, recurrence, bias, H + unit, present, I, H, BLOCK_N, BLOCK_K, PRECISION)
     new = tl.zeros([BLOCK_N, BLOCK_H], tl.float32)
     own = tl.zeros([BLOCK_N, BLOCK_H], tl.float32)
-    new = _product(new, x, I, rows, N, weight, unit, H, 2, I, BLOCK_K, PRECISION)
-    own = _product(own, hidden, H, rows, N, recurrence, unit, H, 2, H, BLOCK_K, PRECISION)
-    present = unit < H
+    new = _product(new, x, I, rows, N, weight, 2 * H + unit, present, I, BLOCK_K, PRECISION)
+    own = _product(own, hidden, H, rows, N, recurrence, 2 * H + unit, present, H, BLOCK_K, PRECISION)
     if bias is not None:
         new += tl.load(bias + 2 * H + unit, mask=present, other=0).to(tl.float32)[None, :]
     if recurrence_bias is not None:
@@ -127,7 +133,7 @@ def lstm(
             at = rows[:, None] * H + unit[None, :]
             inside = (rows < N)[:, None] & (unit < H)[None, :]
             h, c = _lstm_units(
-                now, previous, states, weight, recurrence, bias, rows, unit, N, I, H, BLOCK_N, BLOCK_H, BLOCK_K,
+                now, previous, states, weight, recurrence, bias, rows, first, N, I, H, BLOCK_N, BLOCK_H, BLOCK_K,
                 PRECISION,
             )  # fmt: skip
             tl.store(states + at, c, mask=inside)
