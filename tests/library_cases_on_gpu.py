@@ -243,7 +243,10 @@ def _(draw):
 
 @calls_of("grid_sample", types=("float32",))
 def _(draw):
-    for n, c, h, w, oh, ow in [(1, 2, 5, 7, 10, 14), (2, 11, 9, 30, 4, 100), (1, 1, 1, 1, 3, 3), (0, 1, 2, 2, 3, 3)]:
+    for n, c, h, w, oh, ow in [
+        *[(1, 2, 5, 7, 10, 14), (2, 11, 9, 30, 4, 100), (1, 1, 1, 1, 3, 3), (0, 1, 2, 2, 3, 3)],
+        *[(2, 70, 5, 7, 10, 14), (1, 16, 1, 1, 3, 3), (0, 16, 2, 2, 3, 3)],
+    ]:
         for aligned in (False, True):
             grid = draw.rng.uniform(-1.5, 1.5, (n, oh, ow, 2)).astype(draw.dtype)
             if n:
@@ -254,7 +257,8 @@ def _(draw):
 @calls_of("roi_align", types=("float32",))
 def _(draw):
     for n, c, h, w, r, height, width, samples in [
-        *[(1, 2, 5, 7, 3, 2, 2, 2), (2, 20, 9, 30, 5, 7, 7, 2), (1, 1, 1, 1, 0, 3, 3, 1), (1, 3, 6, 6, 4, 3, 2, 3)]
+        *[(1, 2, 5, 7, 3, 2, 2, 2), (2, 20, 9, 30, 5, 7, 7, 2), (1, 1, 1, 1, 0, 3, 3, 1), (1, 3, 6, 6, 4, 3, 2, 3)],
+        *[(2, 72, 9, 30, 3, 9, 9, 2), (1, 16, 1, 1, 0, 3, 3, 1)],
     ]:
         corners = np.sort(draw.rng.random((r, 2, 2)), axis=1) * [w, h]
         images = draw.rng.integers(0, n, r)

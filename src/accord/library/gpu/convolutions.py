@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accord.contract.code import TritonCode
-from accord.library.gpu.launching import CLAUSES, ITEM, WITH_EPILOGUE, ceildiv, power_of_two
+from accord.library.gpu.launching import CLAUSES, ITEM, WITH_EPILOGUE, ceildiv, power_of_two, turn, turned
 
 __all__ = ["CONV", "CONV_CLAUSES", "DEFORM", "DEFORM_CLAUSES", "DEFORM_CODES", "QUANTIZED"]
 
@@ -95,14 +95,8 @@ def _is_last(k: Mapping[str, Any]) -> bool:
     return bool(k["C"] > 0 and k["C"] // k["groups"] % 16 == 0)
 
 
-def _turned(k: Mapping[str, Any]) -> tuple[int, ...]:
-    """Programs that bring channels to the end, pixel of zeros included."""
-    return ceildiv(k["N"] * k["H"] * k["W"] + 1, k["BLOCK"]), ceildiv(k["C"], k["BLOCK"])
-
-
 def _turn(k: Mapping[str, Any]) -> dict[str, Any]:
-    per, plane = max(1, k["C"] // k["groups"]), max(1, k["H"] * k["W"])
-    return {"PER": per, "TAPS": k["KH"] * k["KW"], "PLANE": plane, "BLOCK": 64}
+    return {"PER": max(1, k["C"] // k["groups"]), "TAPS": k["KH"] * k["KW"], **turn(k)}
 
 
 def _conv_last(k: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +107,7 @@ def _conv_last(k: Mapping[str, Any]) -> dict[str, Any]:
 
 
 CONV = (
-    TritonCode(f"{_JIT}:channels_last", lambda k: _turned(k) if _is_last(k) and k["N"] else (0,), _turn),
+    TritonCode(f"{_JIT}:images_and_weights", lambda k: turned(k) if _is_last(k) and k["N"] else (0,), _turn),
     TritonCode(f"{_JIT}:conv2d_last", lambda k: _tiles(k) if _is_last(k) else (0,), _conv_last),
     TritonCode(
         f"{_JIT}:conv2d",
@@ -192,7 +186,7 @@ def _deformable(name: str) -> tuple[TritonCode, ...]:
     return (
         TritonCode(
             f"{_JIT}:{name}",
-            _turned,
+            turned,
             _prepare,
             samples=({"N": 1, "C": 256, "H": 64, "W": 64, "M": 256, "KH": 3, "KW": 3, "padding": 1},),
         ),

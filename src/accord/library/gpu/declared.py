@@ -65,7 +65,7 @@ deform_conv2d.triton(*convolutions.DEFORM, **convolutions.DEFORM_CLAUSES)
 quantized_deform_conv2d.triton(*convolutions.DEFORM_CODES, **convolutions.QUANTIZED)
 
 resize_bilinear.triton(*detection.RESIZE, **CLAUSES)
-grid_sample.triton(*detection.GRID_SAMPLE, **CLAUSES)
+grid_sample.triton(*detection.GRID_SAMPLE, **detection.GRID_CLAUSES)
 roi_align.triton(*detection.ROI_ALIGN, **detection.ROI_CLAUSES)
 non_max_suppression.triton(*detection.NMS, **detection.NMS_CLAUSES)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from accord.contract.code import TritonCode
-from accord.library.gpu.launching import CLAUSES, ceildiv, power_of_two
+from accord.library.gpu.launching import CLAUSES, ITEM, ceildiv, power_of_two, turn, turned
 
-__all__ = ["CLAUSES", "GRID_SAMPLE", "NMS", "NMS_CLAUSES", "RESIZE", "ROI_ALIGN", "ROI_CLAUSES"]
+__all__ = ["CLAUSES", "GRID_CLAUSES", "GRID_SAMPLE", "NMS", "NMS_CLAUSES", "RESIZE", "ROI_ALIGN", "ROI_CLAUSES"]
 
 _SAMPLING = "accord.library.gpu.jit.sampling"
 _SUPPRESSION = "accord.library.gpu.jit.suppression"
@@ -29,30 +29,76 @@ RESIZE = (
     ),
 )
 
+#: Scratch memory: images with their channels last and a pixel of zeros, four bytes an element at most.
+_LAST: Mapping[str, Any] = {"layouts": ("contiguous",), "workspace": "4 * (N * H * W + 1) * C"}
+
+
+def _is_last(k: Mapping[str, Any]) -> bool:
+    """Whether channels are enough to be read at once."""
+    return bool(k["C"] >= 16)
+
+
+def _turned(places: str) -> TritonCode:
+    """Brings channels to the end, if there is something to do at any ``places``."""
+    return TritonCode(
+        "accord.library.gpu.jit.movement:channels_last",
+        lambda k: turned(k) if _is_last(k) and k[places] else (0,),
+        turn,
+        samples=({"N": 1, "C": 64, "H": 128, "W": 128},),
+    )
+
+
+def _channels(k: Mapping[str, Any]) -> dict[str, Any]:
+    """Eight elements for each thread of a row of places."""
+    return {"BLOCK_C": min(256 // ITEM[k["T"]], max(16, power_of_two(k["C"]))), "BLOCK": 64}
+
+
+GRID_CLAUSES: Mapping[str, Any] = {**CLAUSES, "execution": _LAST}
 GRID_SAMPLE = (
+    _turned("N"),
+    TritonCode(
+        f"{_SAMPLING}:grid_sample_last",
+        lambda k: (k["N"] * ceildiv(k["AREA"], k["BLOCK"]) if _is_last(k) else 0,),
+        lambda k: {"ALIGNED": bool(k["align_corners"]), "AREA": k["OH"] * k["OW"], **_channels(k)},
+        samples=({"N": 1, "C": 64, "H": 128, "W": 128, "OH": 128, "OW": 128},),
+    ),
     TritonCode(
         f"{_SAMPLING}:grid_sample",
-        lambda k: (k["N"] * ceildiv(k["OH"] * k["OW"], k["BLOCK"]), ceildiv(k["C"], k["BLOCK_C"])),
+        lambda k: (
+            (0,) if _is_last(k) else (k["N"] * ceildiv(k["OH"] * k["OW"], k["BLOCK"]), ceildiv(k["C"], k["BLOCK_C"]))
+        ),
         lambda k: {
             "ALIGNED": bool(k["align_corners"]),
             "BLOCK_C": min(8, power_of_two(k["C"])),
             "BLOCK": min(256, max(32, power_of_two(k["OH"] * k["OW"]))),
         },
-        samples=({"N": 1, "C": 64, "H": 128, "W": 128, "OH": 128, "OW": 128},),
+        samples=({"N": 1, "C": 3, "H": 128, "W": 128, "OH": 128, "OW": 128},),
     ),
 )
 
-ROI_CLAUSES: Mapping[str, Any] = {**CLAUSES, "types": {"T": ("float32", "float16")}}
+
+def _bins(k: Mapping[str, Any]) -> tuple[int, ...]:
+    return k["R"] * ceildiv(k["height"] * k["width"], k["BLOCK"]), ceildiv(k["C"], k["BLOCK_C"])
+
+
+ROI_CLAUSES: Mapping[str, Any] = {**CLAUSES, "types": {"T": ("float32", "float16")}, "execution": _LAST}
 ROI_ALIGN = (
+    _turned("R"),
+    TritonCode(
+        f"{_SAMPLING}:roi_align_last",
+        lambda k: _bins(k) if _is_last(k) else (0,),
+        lambda k: {"SAMPLES": k["samples"], **_channels(k)},
+        samples=({"N": 1, "C": 256, "H": 64, "W": 64, "R": 512, "height": 7, "width": 7},),
+    ),
     TritonCode(
         f"{_SAMPLING}:roi_align",
-        lambda k: (k["R"] * ceildiv(k["height"] * k["width"], k["BLOCK"]), ceildiv(k["C"], k["BLOCK_C"])),
+        lambda k: (0,) if _is_last(k) else _bins(k),
         lambda k: {
             "SAMPLES": k["samples"],
             "BLOCK_C": min(16, power_of_two(k["C"])),
             "BLOCK": min(64, max(16, power_of_two(k["height"] * k["width"]))),
         },
-        samples=({"N": 1, "C": 256, "H": 64, "W": 64, "R": 512, "height": 7, "width": 7},),
+        samples=({"N": 1, "C": 3, "H": 64, "W": 64, "R": 512, "height": 7, "width": 7},),
     ),
 )
 

@@ -6,7 +6,18 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["CLAUSES", "ITEM", "MOVES", "WITH_EPILOGUE", "ceildiv", "power_of_two", "row_block", "unit_bytes"]
+__all__ = [
+    "CLAUSES",
+    "ITEM",
+    "MOVES",
+    "WITH_EPILOGUE",
+    "ceildiv",
+    "power_of_two",
+    "row_block",
+    "turn",
+    "turned",
+    "unit_bytes",
+]
 
 #: Bytes of an element.
 ITEM: Final = {
@@ -48,3 +59,13 @@ def row_block(length: int, most: int) -> tuple[int, int]:
     """For rows of ``length``: the block that holds one, no more than ``most``, and the warps that share it."""
     block = min(power_of_two(length), most)
     return block, 1 if block <= 1024 else 4 if block <= 4096 else 8 if block <= 8192 else 16
+
+
+def turned(k: Mapping[str, Any]) -> tuple[int, ...]:
+    """Programs that bring the channels of images [N, C, H, W] to the end, and a pixel of zeros behind them."""
+    return ceildiv(k["N"] * k["H"] * k["W"] + 1, k["BLOCK"]), ceildiv(k["C"], k["BLOCK"])
+
+
+def turn(k: Mapping[str, Any]) -> dict[str, Any]:
+    """Their parameters."""
+    return {"PLANE": max(1, k["H"] * k["W"]), "BLOCK": 64}

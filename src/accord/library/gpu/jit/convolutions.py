@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from accord.library.gpu.jit.activations import activated
+from accord.library.gpu.jit.movement import turned
 
 
 @triton.jit
@@ -100,20 +101,13 @@ def _parts(workspace, element, PIXELS, C, weights):
 
 
 @triton.jit
-def _channels_last(
+def _images_and_weights(
     x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Images and weights of :func:`_parts`; a program has ``BLOCK`` channels of as many pixels."""
     weights = tl.cast(M, tl.int64) * PER * TAPS
     images, target, _ = _parts(workspace, x.dtype.element_ty, N * PLANE, C, weights)
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    pixels = tl.cast(N, tl.int64) * PLANE
-    image, pixel = place // PLANE, place % PLANE
-    inside = (c < C)[:, None] & (place < pixels)[None, :]
-    v = tl.load(x + (image[None, :] * C + c[:, None]) * PLANE + pixel[None, :], mask=inside, other=0)
-    there = (place <= pixels)[:, None] & (c < C)[None, :]
-    tl.store(images + place[:, None] * C + c[None, :], tl.trans(v), mask=there)
+    turned(x, images, N, C, PLANE, BLOCK)
     programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     for start in range(program.to(tl.int64) * BLOCK, weights, programs * BLOCK):
@@ -124,9 +118,11 @@ def _channels_last(
 
 
 @triton.jit
-def channels_last(x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr):
+def images_and_weights(
+    x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr
+):
     """What :func:`conv2d_last` reads, into scratch memory."""
-    _channels_last(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK)
+    _images_and_weights(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK)
 
 
 @triton.jit
@@ -187,7 +183,7 @@ def _prepare(
     [groups of offsets, taps, strips, 4, BLOCK_P]: a strip is BLOCK_P pixels of the result; what fills up the last one
     is of weight 0.
     """
-    _channels_last(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK)
+    _images_and_weights(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK)
     _, _, samples = _parts(workspace, x.dtype.element_ty, N * H * W, C, tl.cast(M, tl.int64) * PER * TAPS)
     programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)

@@ -79,3 +79,25 @@ def pixel_unshuffle(
     pixel = tl.load(source + row * WIDTH + column * FACTOR + channel, mask=inside)
     first = ((plane * FACTOR + y % FACTOR) * FACTOR * (H // FACTOR) + y // FACTOR) * per
     tl.store(target + first + channel.to(tl.int64) * (H // FACTOR) * per + column, pixel, mask=inside)
+
+
+@triton.jit
+def turned(x, target, N, C, PLANE, BLOCK: tl.constexpr):
+    """Images with their channels last, and a pixel of zeros behind them; a program has ``BLOCK`` by ``BLOCK``.
+
+    Then a pixel's channels are read at once, wherever somebody looks.
+    """
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    pixels = tl.cast(N, tl.int64) * PLANE
+    image, pixel = place // PLANE, place % PLANE
+    inside = (c < C)[:, None] & (place < pixels)[None, :]
+    v = tl.load(x + (image[None, :] * C + c[:, None]) * PLANE + pixel[None, :], mask=inside, other=0)
+    there = (place <= pixels)[:, None] & (c < C)[None, :]
+    tl.store(target + place[:, None] * C + c[None, :], tl.trans(v), mask=there)
+
+
+@triton.jit
+def channels_last(x, workspace, N, C, PLANE, BLOCK: tl.constexpr):
+    """:func:`turned`, into scratch memory."""
+    turned(x, workspace.to(tl.pointer_type(x.dtype.element_ty), bitcast=True), N, C, PLANE, BLOCK)

@@ -60,22 +60,27 @@ def _corner(source, c, y, x, H, W, weight, real):
 
 
 @triton.jit
-def grid_sample(x, grid, output, C, H, W, OH, OW, ALIGNED: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK: tl.constexpr):
-    """A program samples ``BLOCK_C`` channels of an image at ``BLOCK`` places; pixels outside count as zero."""
-    blocks = tl.cdiv(OH * OW, BLOCK)
-    image = (tl.program_id(0) // blocks).to(tl.int64)
-    p = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    real = p < OH * OW
-    at = grid + (image * OH * OW + p) * 2
-    gx, gy = tl.load(at, mask=real, other=0).to(tl.float32), tl.load(at + 1, mask=real, other=0).to(tl.float32)
+def _places(grid, at, real, H, W, ALIGNED: tl.constexpr):
+    """For places of a grid the first of four pixels (row, column), and the weights of the second ones."""
+    gx, gy = tl.load(grid + at, mask=real, other=0).to(tl.float32), tl.load(grid + at + 1, mask=real, other=0)
+    gy = gy.to(tl.float32)
     if ALIGNED:
         px, py = (gx + 1.0) * 0.5 * (W - 1), (gy + 1.0) * 0.5 * (H - 1)
     else:
         px, py = ((gx + 1.0) * W - 1.0) * 0.5, ((gy + 1.0) * H - 1.0) * 0.5
     px, py = tl.minimum(tl.maximum(px, -2.0), W + 1.0), tl.minimum(tl.maximum(py, -2.0), H + 1.0)
     fx, fy = tl.floor(px), tl.floor(py)
-    wx, wy = px - fx, py - fy
-    ix, iy = fx.to(tl.int32), fy.to(tl.int32)
+    return fy.to(tl.int32), fx.to(tl.int32), py - fy, px - fx
+
+
+@triton.jit
+def grid_sample(x, grid, output, C, H, W, OH, OW, ALIGNED: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK: tl.constexpr):
+    """A program samples ``BLOCK_C`` channels of an image at ``BLOCK`` places; pixels outside count as zero."""
+    blocks = tl.cdiv(OH * OW, BLOCK)
+    image = (tl.program_id(0) // blocks).to(tl.int64)
+    p = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    real = p < OH * OW
+    iy, ix, wy, wx = _places(grid, (image * OH * OW + p) * 2, real, H, W, ALIGNED)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     source = x + image * C * H * W
     safe = tl.minimum(c, C - 1)
@@ -88,18 +93,64 @@ def grid_sample(x, grid, output, C, H, W, OH, OW, ALIGNED: tl.constexpr, BLOCK_C
 
 
 @triton.jit
-def _bordered(source, c, y, x, H, W, real):
-    """Bilinear values at (y, x): up to one pixel outside counts as on the border, more as zero."""
+def _pixel(y, x, first, H, W, outside):
+    """Number of a pixel of all images; ``outside`` for what is none."""
+    return tl.where((y >= 0) & (y < H) & (x >= 0) & (x < W), first + y * W + x, outside)
+
+
+@triton.jit
+def _channels(images, pixel, weight, c, C):
+    """``weight`` times channels of pixels: [places, channels], float32; images have their channels last."""
+    v = tl.load(images + pixel[:, None] * C + c[None, :], mask=(c < C)[None, :], other=0)
+    return weight[:, None] * v.to(tl.float32)
+
+
+@triton.jit
+def grid_sample_last(
+    grid, output, workspace, N, C, H, W, AREA, ALIGNED: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK: tl.constexpr
+):
+    """As :func:`grid_sample`, from images with their channels last; a program has all channels of its places."""
+    images = workspace.to(tl.pointer_type(output.dtype.element_ty), bitcast=True)
+    blocks = tl.cdiv(AREA, BLOCK)
+    image = (tl.program_id(0) // blocks).to(tl.int64)
+    p = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    real = p < AREA
+    iy, ix, wy, wx = _places(grid, (image * AREA + p) * 2, real, H, W, ALIGNED)
+    outside = tl.cast(N, tl.int64) * H * W
+    first = image * H * W
+    p00, p01 = _pixel(iy, ix, first, H, W, outside), _pixel(iy, ix + 1, first, H, W, outside)
+    p10, p11 = _pixel(iy + 1, ix, first, H, W, outside), _pixel(iy + 1, ix + 1, first, H, W, outside)
+    for start in range(0, C, BLOCK_C):
+        c = start + tl.arange(0, BLOCK_C)
+        z = _channels(images, p00, (1.0 - wy) * (1.0 - wx), c, C)
+        z += _channels(images, p01, (1.0 - wy) * wx, c, C)
+        z += _channels(images, p10, wy * (1.0 - wx), c, C)
+        z += _channels(images, p11, wy * wx, c, C)
+        target = output + (image * C + c[:, None]) * AREA + p[None, :]
+        tl.store(target, tl.trans(z.to(output.dtype.element_ty)), mask=(c < C)[:, None] & real[None, :])
+
+
+@triton.jit
+def _bordered(y, x, H, W, real):
+    """Rows, columns and the weights of the second ones, and whether there is anything.
+
+    Up to one pixel outside counts as on the border, more as zero.
+    """
     inside = (y > -1.0) & (y < H) & (x > -1.0) & (x < W) & real
     y = tl.minimum(tl.maximum(y, 0.0), H - 1.0)
     x = tl.minimum(tl.maximum(x, 0.0), W - 1.0)
     r0, c0 = y.to(tl.int32), x.to(tl.int32)
-    wy, wx = y - r0, x - c0
-    r1, c1 = tl.minimum(r0 + 1, H - 1), tl.minimum(c0 + 1, W - 1)
-    z = _corner(source, c, r0, c0, H, W, (1.0 - wy) * (1.0 - wx), inside)
-    z += _corner(source, c, r0, c1, H, W, (1.0 - wy) * wx, inside)
-    z += _corner(source, c, r1, c0, H, W, wy * (1.0 - wx), inside)
-    return z + _corner(source, c, r1, c1, H, W, wy * wx, inside)
+    return r0, tl.minimum(r0 + 1, H - 1), c0, tl.minimum(c0 + 1, W - 1), y - r0, x - c0, inside
+
+
+@triton.jit
+def _box(rois, box, spatial_scale):
+    """Corners of a box, in pixels."""
+    x1 = tl.load(rois + box * 4).to(tl.float32) * spatial_scale - 0.5
+    y1 = tl.load(rois + box * 4 + 1).to(tl.float32) * spatial_scale - 0.5
+    x2 = tl.load(rois + box * 4 + 2).to(tl.float32) * spatial_scale - 0.5
+    y2 = tl.load(rois + box * 4 + 3).to(tl.float32) * spatial_scale - 0.5
+    return x1, y1, x2, y2
 
 
 @triton.jit
@@ -123,10 +174,7 @@ def roi_align(
     box = (tl.program_id(0) // blocks).to(tl.int64)
     p = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     real = p < height * width
-    x1 = tl.load(rois + box * 4).to(tl.float32) * spatial_scale - 0.5
-    y1 = tl.load(rois + box * 4 + 1).to(tl.float32) * spatial_scale - 0.5
-    x2 = tl.load(rois + box * 4 + 2).to(tl.float32) * spatial_scale - 0.5
-    y2 = tl.load(rois + box * 4 + 3).to(tl.float32) * spatial_scale - 0.5
+    x1, y1, x2, y2 = _box(rois, box, spatial_scale)
     dy, dx = (y2 - y1) / (height * SAMPLES), (x2 - x1) / (width * SAMPLES)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     source = x + tl.load(images + box) * C * H * W
@@ -136,7 +184,42 @@ def roi_align(
         for j in range(SAMPLES):
             y = y1 + ((p // width * SAMPLES + i).to(tl.float32) + 0.5) * dy
             a = x1 + ((p % width * SAMPLES + j).to(tl.float32) + 0.5) * dx
-            z += _bordered(source, safe, y, a, H, W, real)
+            r0, r1, c0, c1, wy, wx, inside = _bordered(y, a, H, W, real)
+            z += _corner(source, safe, r0, c0, H, W, (1.0 - wy) * (1.0 - wx), inside)
+            z += _corner(source, safe, r0, c1, H, W, (1.0 - wy) * wx, inside)
+            z += _corner(source, safe, r1, c0, H, W, wy * (1.0 - wx), inside)
+            z += _corner(source, safe, r1, c1, H, W, wy * wx, inside)
     target = output + (box * C + c[:, None]) * (height * width) + p[None, :]
     z = z * (1.0 / (SAMPLES * SAMPLES))
+    tl.store(target, z.to(output.dtype.element_ty), mask=(c < C)[:, None] & real[None, :])
+
+
+@triton.jit
+def roi_align_last(
+    rois, images, output, workspace, N, C, H, W, height, width, spatial_scale, SAMPLES: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """As :func:`roi_align`, from images with their channels last."""
+    source = workspace.to(tl.pointer_type(output.dtype.element_ty), bitcast=True)
+    blocks = tl.cdiv(height * width, BLOCK)
+    box = (tl.program_id(0) // blocks).to(tl.int64)
+    p = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    real = p < height * width
+    x1, y1, x2, y2 = _box(rois, box, spatial_scale)
+    dy, dx = (y2 - y1) / (height * SAMPLES), (x2 - x1) / (width * SAMPLES)
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    first = tl.load(images + box) * H * W
+    outside = tl.cast(N, tl.int64) * H * W
+    z = tl.zeros([BLOCK, BLOCK_C], tl.float32)
+    for i in range(SAMPLES):
+        for j in range(SAMPLES):
+            y = y1 + ((p // width * SAMPLES + i).to(tl.float32) + 0.5) * dy
+            a = x1 + ((p % width * SAMPLES + j).to(tl.float32) + 0.5) * dx
+            r0, r1, c0, c1, wy, wx, inside = _bordered(y, a, H, W, real)
+            z += _channels(source, tl.where(inside, first + r0 * W + c0, outside), (1.0 - wy) * (1.0 - wx), c, C)
+            z += _channels(source, tl.where(inside, first + r0 * W + c1, outside), (1.0 - wy) * wx, c, C)
+            z += _channels(source, tl.where(inside, first + r1 * W + c0, outside), wy * (1.0 - wx), c, C)
+            z += _channels(source, tl.where(inside, first + r1 * W + c1, outside), wy * wx, c, C)
+    target = output + (box * C + c[:, None]) * (height * width) + p[None, :]
+    z = tl.trans(z * (1.0 / (SAMPLES * SAMPLES)))
     tl.store(target, z.to(output.dtype.element_ty), mask=(c < C)[:, None] & real[None, :])
