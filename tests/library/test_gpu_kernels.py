@@ -56,6 +56,7 @@ WAYS = [
     ("layer_norm", {"WALK": 3, "ROWS": 2, "num_warps": 2}),
     ("rms_norm", {"WALK": 2, "STREAM": True}),
     ("qkv_attention", {"projection.BLOCK_M": 32, "attention_of_rows.BLOCK_Q": 16}),
+    ("resize_bilinear", {"TIMES": 3}),
     ("deform_conv2d", {"BLOCK_P": 32, "BLOCK_M": 32}),
 ]
 

@@ -17,13 +17,21 @@ _SUPPRESSION = "accord.library.gpu.jit.suppression"
 def _resize(k: Mapping[str, Any]) -> dict[str, Any]:
     block = min(256, max(32, power_of_two(k["width"])))
     most = max(k["H"], k["W"], 1) * 2 * max(k["height"], k["width"]) + 2 * max(k["H"], k["W"])
-    return {"ALIGNED": bool(k["align_corners"]), "WIDE": most >= 1 << 31, "ROWS": max(1, 1024 // block), "BLOCK": block}
+    rows = max(1, 1024 // block)
+    strips = k["N"] * k["C"] * ceildiv(k["height"], rows) * ceildiv(k["width"], block)
+    return {
+        "ALIGNED": bool(k["align_corners"]),
+        "WIDE": most >= 1 << 31,
+        "TIMES": max(1, min(8, strips // 1024)),
+        "ROWS": rows,
+        "BLOCK": block,
+    }
 
 
 RESIZE = (
     TritonCode(
         f"{_SAMPLING}:resize_bilinear",
-        lambda k: (k["N"] * k["C"] * ceildiv(k["height"], k["ROWS"]), ceildiv(k["width"], k["BLOCK"])),
+        lambda k: (k["N"] * k["C"] * ceildiv(k["height"], k["TIMES"] * k["ROWS"]), ceildiv(k["width"], k["BLOCK"])),
         _resize,
         samples=({"N": 1, "C": 64, "H": 128, "W": 128, "height": 256, "width": 256},),
     ),
@@ -50,7 +58,7 @@ def _turned(places: str) -> TritonCode:
 
 def _channels(k: Mapping[str, Any]) -> dict[str, Any]:
     """Eight elements for each thread of a row of places."""
-    return {"BLOCK_C": min(256 // ITEM[k["T"]], max(16, power_of_two(k["C"]))), "BLOCK": 64}
+    return {"BLOCK_C": min(128 // ITEM[k["T"]], max(16, power_of_two(k["C"]))), "BLOCK": 64}
 
 
 GRID_CLAUSES: Mapping[str, Any] = {**CLAUSES, "execution": _LAST}

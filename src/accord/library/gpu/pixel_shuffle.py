@@ -12,6 +12,8 @@ __all__ = ["CLAUSES", "SHUFFLE", "UNSHUFFLE"]
 
 CLAUSES = MOVES
 _JIT = "accord.library.gpu.jit.movement"
+#: Bytes that a program moves.
+_PROGRAM = 8 << 10
 
 
 def _type(k: Mapping[str, Any]) -> Any:
@@ -20,38 +22,41 @@ def _type(k: Mapping[str, Any]) -> Any:
     return {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}[ITEM[k["T"]]]
 
 
-def _shuffle(k: Mapping[str, Any]) -> dict[str, Any]:
-    width = k["W"] * k["factor"]
+def _pieces(k: Mapping[str, Any], planes: int, low: int, wide: int) -> dict[str, Any]:
+    """For so many planes on the side of large ones, and the sizes of small ones."""
+    f = k["factor"]
+    ways, block, rows = power_of_two(f), min(1024, max(16, power_of_two(wide))), planes * low * f
+    high = max(1, _PROGRAM // (ITEM[k["T"]] * ways * block))
     return {
-        "FACTOR": k["factor"],
-        "WIDTH": max(1, k["W"]),
+        "FACTOR": f,
+        "H": low,
+        "WIDTH": max(1, wide),
+        "ROWS": rows,
+        "WIDE": rows + high >= 1 << 31,
         "UNIT": _type(k),
-        "ROWS": k["factor"],
-        "BLOCK": min(1024, max(32, power_of_two(width))),
+        "WAYS": ways,
+        "BLOCK": block,
+        "HIGH": high,
     }
 
 
 def _rows(k: Mapping[str, Any]) -> tuple[int, ...]:
-    f = k["factor"]
-    rows = k["N"] * (k["C"] // (f * f)) * k["H"] * f
-    return rows // k["ROWS"], ceildiv(k["W"] * f, k["BLOCK"])
+    return ceildiv(k["ROWS"], k["HIGH"]), ceildiv(k["WIDTH"], k["BLOCK"])
 
 
 SHUFFLE = (
-    TritonCode(f"{_JIT}:pixel_shuffle", _rows, _shuffle, samples=({"N": 1, "C": 64, "H": 64, "W": 64, "factor": 2},)),
+    TritonCode(
+        f"{_JIT}:pixel_shuffle",
+        _rows,
+        lambda k: _pieces(k, k["N"] * k["C"] // k["factor"] ** 2, k["H"], k["W"]),
+        samples=({"N": 1, "C": 64, "H": 64, "W": 64, "factor": 2},),
+    ),
 )
-
-
-def _unshuffle(k: Mapping[str, Any]) -> dict[str, Any]:
-    block = min(1024, max(32, power_of_two(k["W"])))
-    return {"FACTOR": k["factor"], "WIDTH": max(1, k["W"]), "UNIT": _type(k), "BLOCK": block}
-
-
 UNSHUFFLE = (
     TritonCode(
         f"{_JIT}:pixel_unshuffle",
-        lambda k: (k["N"] * k["C"] * k["H"], ceildiv(k["W"], k["BLOCK"])),
-        _unshuffle,
+        _rows,
+        lambda k: _pieces(k, k["N"] * k["C"], k["H"] // k["factor"], k["W"] // k["factor"]),
         samples=({"N": 1, "C": 16, "H": 128, "W": 128, "factor": 2},),
     ),
 )

@@ -34,51 +34,67 @@ def channel_shuffle(
 
 
 @triton.jit
+def _rows(H, FACTOR: tl.constexpr, WIDTH: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr):
+    """A program's rows of large planes, and where their pixels are in the first of ``FACTOR`` small ones."""
+    row = tl.program_id(0) * HIGH + tl.arange(0, HIGH)
+    if WIDE:
+        row = tl.program_id(0).to(tl.int64) * HIGH + tl.arange(0, HIGH)
+    plane, y = row // (H * FACTOR), row % (H * FACTOR)
+    row = row.to(tl.int64)
+    return row, ((plane.to(tl.int64) * FACTOR + y % FACTOR) * FACTOR * H + y // FACTOR) * WIDTH
+
+
+@triton.jit
 def pixel_shuffle(
-    x,
-    output,
-    H,
-    FACTOR: tl.constexpr,
-    WIDTH: tl.constexpr,
-    UNIT: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A program writes ``ROWS`` rows of the result, each of one row of ``FACTOR`` channels, element by element."""
+    x, output, ROWS, H, FACTOR: tl.constexpr, WIDTH: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    HIGH: tl.constexpr, WAYS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A program writes ``HIGH`` of the result's ``ROWS`` rows (of all images and channels), ``BLOCK`` pixels of each.
+
+    A row has the pixels of one row of ``FACTOR`` channels in turn; ``WAYS`` is the power of two that holds so many.
+    """
     source = x.to(tl.pointer_type(UNIT), bitcast=True)
     target = output.to(tl.pointer_type(UNIT), bitcast=True)
+    row, first = _rows(H, FACTOR, WIDTH, HIGH, WIDE)
+    way = tl.arange(0, WAYS)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    for k in range(ROWS):
-        row = tl.program_id(0).to(tl.int64) * ROWS + k  # of all rows of all images and channels of the result
-        plane, y = row // (H * FACTOR), row % (H * FACTOR)
-        first = ((plane * FACTOR + y % FACTOR) * FACTOR * H + y // FACTOR) * WIDTH
-        inside = at < WIDTH * FACTOR
-        pixel = tl.load(source + first + (at % FACTOR).to(tl.int64) * H * WIDTH + at // FACTOR, mask=inside)
-        tl.store(target + row * (WIDTH * FACTOR) + at, pixel, mask=inside)
+    inside = (row < ROWS)[:, None, None] & (way < FACTOR)[None, :, None] & (at < WIDTH)[None, None, :]
+    channel = first[:, None] + (way.to(tl.int64) * H * WIDTH)[None, :]
+    pixel = tl.permute(tl.load(source + channel[:, :, None] + at[None, None, :], mask=inside), (0, 2, 1))
+    if WAYS == FACTOR:  # neighbours are stored at once
+        out = tl.program_id(1) * BLOCK * FACTOR + tl.arange(0, BLOCK * FACTOR)
+        there = (row < ROWS)[:, None] & (out < WIDTH * FACTOR)[None, :]
+        pixel = tl.reshape(pixel, [HIGH, BLOCK * FACTOR])
+        tl.store(target + row[:, None] * (WIDTH * FACTOR) + out[None, :], pixel, mask=there)
+    else:
+        out = at[:, None] * FACTOR + way[None, :]
+        to = row[:, None, None] * (WIDTH * FACTOR) + out[None, :, :]
+        tl.store(target + to, pixel, mask=tl.permute(inside, (0, 2, 1)))
 
 
 @triton.jit
 def pixel_unshuffle(
-    x,
-    output,
-    H,
-    FACTOR: tl.constexpr,
-    WIDTH: tl.constexpr,
-    UNIT: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A program reads a row of a channel and writes a row of ``FACTOR`` channels of the result."""
+    x, output, ROWS, H, FACTOR: tl.constexpr, WIDTH: tl.constexpr, UNIT: tl.constexpr, WIDE: tl.constexpr,
+    HIGH: tl.constexpr, WAYS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The inverse, of ``ROWS`` rows of the input; ``H`` and ``WIDTH`` are those of the result."""
     source = x.to(tl.pointer_type(UNIT), bitcast=True)
     target = output.to(tl.pointer_type(UNIT), bitcast=True)
-    row = tl.program_id(0).to(tl.int64)  # of all rows of all images and channels
-    plane, y = row // H, row % H
+    row, first = _rows(H, FACTOR, WIDTH, HIGH, WIDE)
+    way = tl.arange(0, WAYS)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < WIDTH
-    per = WIDTH // FACTOR
-    channel, column = at // per, at % per
-    pixel = tl.load(source + row * WIDTH + column * FACTOR + channel, mask=inside)
-    first = ((plane * FACTOR + y % FACTOR) * FACTOR * (H // FACTOR) + y // FACTOR) * per
-    tl.store(target + first + channel.to(tl.int64) * (H // FACTOR) * per + column, pixel, mask=inside)
+    inside = (row < ROWS)[:, None, None] & (way < FACTOR)[None, :, None] & (at < WIDTH)[None, None, :]
+    if WAYS == FACTOR:
+        out = tl.program_id(1) * BLOCK * FACTOR + tl.arange(0, BLOCK * FACTOR)
+        there = (row < ROWS)[:, None] & (out < WIDTH * FACTOR)[None, :]
+        pixel = tl.load(source + row[:, None] * (WIDTH * FACTOR) + out[None, :], mask=there)
+        pixel = tl.reshape(pixel, [HIGH, BLOCK, WAYS])
+    else:
+        out = at[:, None] * FACTOR + way[None, :]
+        to = row[:, None, None] * (WIDTH * FACTOR) + out[None, :, :]
+        pixel = tl.load(source + to, mask=tl.permute(inside, (0, 2, 1)))
+    channel = first[:, None] + (way.to(tl.int64) * H * WIDTH)[None, :]
+    tl.store(target + channel[:, :, None] + at[None, None, :], tl.permute(pixel, (0, 2, 1)), mask=inside)
 
 
 @triton.jit

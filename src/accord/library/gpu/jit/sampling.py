@@ -22,33 +22,38 @@ def _position(i, source, target, ALIGNED: tl.constexpr):
 
 @triton.jit
 def resize_bilinear(
-    x, output, H, W, height, width, ALIGNED: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """A program makes ``BLOCK`` pixels of each of ``ROWS`` rows of a plane."""
-    strips = tl.cdiv(height, ROWS)
+    x, output, H, W, height, width, ALIGNED: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A program makes ``BLOCK`` pixels of each of ``ROWS`` rows of a plane, ``TIMES`` times: columns are found once."""
+    strips = tl.cdiv(height, TIMES * ROWS)
     plane, strip = tl.program_id(0) // strips, tl.program_id(0) % strips
     source = x + plane.to(tl.int64) * H * W
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    rows = strip * ROWS + tl.arange(0, ROWS)
-    inside = (rows < height)[:, None] & (column < width)[None, :]
     if WIDE:
-        r0, r = _position(rows.to(tl.int64), H.to(tl.int64), height.to(tl.int64), ALIGNED)
         c0, c = _position(column.to(tl.int64), W.to(tl.int64), width.to(tl.int64), ALIGNED)
     else:
-        r0, r = _position(rows, H + rows * 0, height + rows * 0, ALIGNED)
         c0, c = _position(column, W + column * 0, width + column * 0, ALIGNED)
-    r0, c0 = tl.minimum(r0, H - 1), tl.minimum(c0, W - 1)
-    r1, c1 = tl.minimum(r0 + 1, H - 1), tl.minimum(c0 + 1, W - 1)
-    top, bottom = source + r0[:, None] * W, source + r1[:, None] * W
-    a = tl.load(top + c0[None, :], mask=inside, other=0).to(tl.float32)
-    b = tl.load(bottom + c0[None, :], mask=inside, other=0).to(tl.float32)
-    left = a * (1.0 - r)[:, None] + b * r[:, None]
-    a = tl.load(top + c1[None, :], mask=inside, other=0).to(tl.float32)
-    b = tl.load(bottom + c1[None, :], mask=inside, other=0).to(tl.float32)
-    right = a * (1.0 - r)[:, None] + b * r[:, None]
-    z = left * (1.0 - c)[None, :] + right * c[None, :]
-    target = output + (plane.to(tl.int64) * height + rows[:, None]) * width + column[None, :]
-    tl.store(target, z.to(output.dtype.element_ty), mask=inside)
+    c0 = tl.minimum(c0, W - 1)
+    c1 = tl.minimum(c0 + 1, W - 1)
+    for k in range(TIMES):
+        rows = (strip * TIMES + k) * ROWS + tl.arange(0, ROWS)
+        inside = (rows < height)[:, None] & (column < width)[None, :]
+        if WIDE:
+            r0, r = _position(rows.to(tl.int64), H.to(tl.int64), height.to(tl.int64), ALIGNED)
+        else:
+            r0, r = _position(rows, H + rows * 0, height + rows * 0, ALIGNED)
+        r0 = tl.minimum(r0, H - 1)
+        top, bottom = source + r0[:, None] * W, source + tl.minimum(r0 + 1, H - 1)[:, None] * W
+        a = tl.load(top + c0[None, :], mask=inside, other=0).to(tl.float32)
+        b = tl.load(bottom + c0[None, :], mask=inside, other=0).to(tl.float32)
+        left = a * (1.0 - r)[:, None] + b * r[:, None]
+        a = tl.load(top + c1[None, :], mask=inside, other=0).to(tl.float32)
+        b = tl.load(bottom + c1[None, :], mask=inside, other=0).to(tl.float32)
+        right = a * (1.0 - r)[:, None] + b * r[:, None]
+        z = left * (1.0 - c)[None, :] + right * c[None, :]
+        target = output + (plane.to(tl.int64) * height + rows[:, None]) * width + column[None, :]
+        tl.store(target, z.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
