@@ -50,6 +50,24 @@ WAYS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "8 warps": {"num_warps": 8},
         "8 warps, streamed": {"num_warps": 8, "STREAM": True},
     },
+    "group_norm": {
+        "16 warps": {"num_warps": 16},
+        "8 warps": {"num_warps": 8},
+        "32 warps, 16384 elements": {"HIGH": 4},
+    },
+    "linear": {
+        "128x256, 3 stages": {"BLOCK_N": 256, "num_stages": 3},
+        "128x256, 4 stages": {"BLOCK_N": 256, "num_stages": 4},
+        "256x128, 3 stages": {"BLOCK_M": 256, "num_stages": 3},
+        "128x128, 4 stages": {"num_stages": 4},
+    },
+    "conv2d": {
+        "4 stages": {"conv2d_last.num_stages": 4},
+        "64 channels": {"conv2d_last.BLOCK_M": 64},
+        "64 pixels": {"conv2d_last.BLOCK_P": 64, "conv2d_last.num_warps": 4},
+        "256 pixels": {"conv2d_last.BLOCK_P": 256},
+        "256 channels": {"conv2d_last.BLOCK_M": 256},
+    },
     "qkv_attention": {
         **{
             f"projection {m}x{n}x{k}, {stages} stages": {

@@ -52,13 +52,18 @@ SOFTMAX = _either("softmax")
 
 
 def _group(k: Mapping[str, Any]) -> dict[str, Any]:
-    plane = k["H"] * k["W"]
-    length = k["C"] // k["groups"] * plane
+    """Groups that are large have few programs, so that what they read the second time is still in the cache."""
+    plane = max(1, k["H"] * k["W"])
+    length = max(1, k["C"] // k["groups"] * plane)
+    large = length * ITEM[k["T"]] >= 64 << 10
+    block = min(8192 if large else 4096, power_of_two(length))
+    wide = min(block, plane & -plane)
     return {
-        "PLANE": max(1, plane),
-        "LENGTH": max(1, length),
-        "BLOCK": min(4096, power_of_two(max(1, length))),
-        "num_warps": 4 if length <= 4096 else 8,
+        "PLANE": plane,
+        "LENGTH": length,
+        "HIGH": block // wide,
+        "WIDE": wide,
+        "num_warps": 32 if large else 4 if length <= 4096 else 8,
     }
 
 

@@ -89,40 +89,42 @@ def layer_norm_long(
 
 @triton.jit
 def group_norm(
-    x,
-    weight,
-    bias,
-    output,
-    C,
-    groups,
-    eps,
-    epilogue: tl.constexpr,
-    extras,
-    PLANE: tl.constexpr,
-    LENGTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """A program normalises the ``LENGTH`` elements of a group of an image; a channel has ``PLANE`` of them."""
+    x, weight, bias, output, C, groups, eps, epilogue: tl.constexpr, extras, PLANE: tl.constexpr, LENGTH: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """A program normalises the ``LENGTH`` elements of a group of an image; a channel has ``PLANE`` of them.
+
+    It has ``HIGH`` times ``WIDE`` at once, and ``WIDE`` divides ``PLANE``. Each place of these has a mean and a spread
+    of its own (Welford, 1962), which are joined at the end; the result is made from the last elements to the first,
+    because the last are still in the cache.
+    """
+    BLOCK: tl.constexpr = HIGH * WIDE
+    EVEN: tl.constexpr = LENGTH % BLOCK == 0
     program = tl.program_id(0)
     first = program.to(tl.int64) * LENGTH
     channel = (program % groups) * (C // groups)
-    at = tl.arange(0, BLOCK)
-    mean, spread, count = 0.0, 0.0, 0.0
-    for start in range(0, LENGTH, BLOCK):
+    part = tl.arange(0, HIGH) * WIDE
+    at = part[:, None] + tl.arange(0, WIDE)[None, :]
+    mean = tl.zeros([HIGH, WIDE], tl.float32)
+    spread = tl.zeros([HIGH, WIDE], tl.float32)
+    for k in range((LENGTH + BLOCK - 1) // BLOCK):
+        inside = k * BLOCK + at < LENGTH
+        z = tl.load(x + first + k * BLOCK + at, mask=None if EVEN else inside).to(tl.float32)
+        gap = z - mean
+        higher = mean + gap * (1.0 / (tl.cast(k, tl.float32) + 1.0))
+        more = spread + gap * (z - higher)
+        mean = higher if EVEN else tl.where(inside, higher, mean)
+        spread = more if EVEN else tl.where(inside, more, spread)
+    count = tl.where(at < LENGTH, (LENGTH - 1 - at) // BLOCK + 1, 0).to(tl.float32)
+    whole = tl.sum(tl.sum(mean * count, 1), 0) / LENGTH
+    gap = mean - whole
+    scale = 1.0 / tl.sqrt_rn(tl.sum(tl.sum(spread + gap * gap * count, 1), 0) / LENGTH + eps)
+    for back in range((LENGTH + BLOCK - 1) // BLOCK):
+        start = ((LENGTH + BLOCK - 1) // BLOCK - 1 - back) * BLOCK
         inside = start + at < LENGTH
-        z = tl.load(x + first + start + at, mask=inside, other=0).to(tl.float32)
-        own = tl.minimum(LENGTH - start, BLOCK).to(tl.float32)
-        here = tl.sum(z, 0) / own
-        z = tl.where(inside, z - here, 0.0)
-        gap = here - mean
-        spread += gap * gap * (count * own / (count + own)) + tl.sum(z * z, 0)
-        mean += gap * (own / (count + own))
-        count += own
-    scale = 1.0 / tl.sqrt_rn(spread / LENGTH + eps)
-    for start in range(0, LENGTH, BLOCK):
-        inside = start + at < LENGTH
-        z = tl.load(x + first + start + at, mask=inside, other=0).to(tl.float32)
-        z = _scaled((z - mean) * scale, weight, bias, channel + (start + at) // PLANE, inside)
+        z = tl.load(x + first + start + at, mask=None if EVEN else inside).to(tl.float32)
+        own = (start + part) // PLANE
+        z = _scaled((z - whole) * scale, weight, bias, (channel + own)[:, None], (start + part < LENGTH)[:, None])
         if epilogue is not None:
             z = epilogue(z, first + start + at, inside, extras)
         tl.store(output + first + start + at, z.to(output.dtype.element_ty), mask=inside)
