@@ -121,3 +121,15 @@ def test_deformable_convolution(gpu, dtype):
         "DeformConv", list(shapes), ["y"], group=2, offset_group=2, strides=[2, 2], dilations=[1, 1], pads=[1, 1, 1, 1]
     )
     check([one], shapes, tolerance=2e-5 if dtype is F else 2e-2, sizes={"n": 2})
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("channels", [3, 20])
+def test_regions(gpu, mode, channels):
+    """Boxes within the image, of no size, and partly outside of it."""
+    one = node(
+        "RoiAlign", ["x", "r", "i"], ["y"], output_height=3, output_width=2, sampling_ratio=2, spatial_scale=0.5,
+        coordinate_transformation_mode=mode,
+    )  # fmt: skip
+    boxes = np.array([[2, 3, 15, 12], [4, 4, 4, 4], [-7, -3, 40, 30]], F)
+    check([one], {"x": (F, [2, channels, 9, 11])}, constants={"r": boxes, "i": np.array([0, 1, 1])}, tolerance=1e-4)

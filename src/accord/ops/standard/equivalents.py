@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from accord.ir.build import Builder
 from accord.ir.expand import equivalent, given, required
 from accord.ir.infer import Inference
 from accord.ops.microsoft.common import Outputs, dims, size
 
-__all__ = ["deform_conv", "depth_to_space", "space_to_depth"]
+__all__ = ["deform_conv", "depth_to_space", "roi_align", "space_to_depth"]
 
 
 @equivalent("DepthToSpace")
@@ -56,3 +58,21 @@ def deform_conv(b: Builder, n: Inference) -> Outputs:
         "offset_groups": int(n.attr("offset_group", 1)),
     }  # fmt: skip
     return [b("DeformConv2d", x, *operands, domain="accord", **attributes)]
+
+
+@equivalent("RoiAlign")
+def roi_align(b: Builder, n: Inference) -> Outputs:
+    """The library's, where bins are means of a known number of samples."""
+    x, boxes, images = (required(n, i) for i in range(3))
+    samples, scale = int(n.attr("sampling_ratio", 0)), float(n.attr("spatial_scale", 1.0))
+    if n.attr("mode", "avg") != "avg" or samples < 1 or not scale > 0:
+        return None
+    if n.attr("coordinate_transformation_mode", "half_pixel") != "half_pixel":
+        if b.fact(boxes).dtype != ir.DataType.FLOAT:  # moved by half a pixel, shorter floats would be rounded
+            return None
+        ends = [b("Slice", boxes, b.ints(i), b.ints(i + 2), b.ints(1)) for i in (0, 2)]
+        low, high = (b("Add", v, b.scalar(0.5 / scale, boxes)) for v in ends)
+        boxes = b("Concat", low, b("Max", high, b("Add", low, b.scalar(1 / scale, boxes))), axis=1)
+    height, width = int(n.attr("output_height", 1)), int(n.attr("output_width", 1))
+    attributes = {"height": height, "width": width, "samples": samples, "spatial_scale": scale}
+    return [b("RoIAlign", x, boxes, images, domain="accord", **attributes)]
