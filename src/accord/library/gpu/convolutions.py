@@ -28,7 +28,6 @@ DEFORM_CLAUSES: Mapping[str, Any] = {
         "layouts": ("contiguous",),
         "workspace": f"{_LAST} + 16 + 32 * offset_groups * KH * KW * (N * {_PLACES} + {_STRIP - 1})",
     },
-    "constraints": (f"N * H * W < {2**31 - 1}", f"N * {_PLACES} <= {2**31 - _STRIP}"),
 }
 #: Offsets of 4 bits have no pointers on a GPU.
 QUANTIZED: Mapping[str, Any] = {**DEFORM_CLAUSES, "types": {**CLAUSES["types"], "Q": ("int8",)}}
@@ -178,6 +177,8 @@ def _deform_hopper(k: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepare(k: Mapping[str, Any]) -> dict[str, Any]:
+    if k["N"] * k["H"] * k["W"] >= (1 << 32) - 1:
+        raise ValueError("images have more than 4,294,967,294 pixels, and samples their number in 32 bits")
     own = {"OH": _size(k, "H"), "OW": _size(k, "W"), "KW": k["KW"], "BLOCK_P": _places(k)}
     return {**_turn(k), **own}
 

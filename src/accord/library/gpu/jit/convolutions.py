@@ -94,8 +94,8 @@ def depthwise_conv2d(
 def _parts(workspace, element, PIXELS, C, weights):
     """Scratch memory: images with their channels last and a pixel of zeros, weights [M, taps, channels], samples."""
     images = workspace.to(tl.pointer_type(element), bitcast=True)
-    weight = images + tl.cast(PIXELS + 1, tl.int64) * C
-    offset = (tl.cast(PIXELS + 1, tl.int64) * C + weights) * (element.primitive_bitwidth // 8)
+    weight = images + (PIXELS + 1) * C
+    offset = ((PIXELS + 1) * C + weights) * (element.primitive_bitwidth // 8)
     samples = (workspace + tl.cdiv(offset, 16) * 16).to(tl.pointer_type(tl.int64), bitcast=True)
     return images, weight, samples
 
@@ -106,7 +106,7 @@ def _images_and_weights(
 ):  # fmt: skip
     """Images and weights of :func:`_parts`; a program has ``BLOCK`` channels of as many pixels."""
     weights = tl.cast(M, tl.int64) * PER * TAPS
-    images, target, _ = _parts(workspace, x.dtype.element_ty, N * PLANE, C, weights)
+    images, target, _ = _parts(workspace, x.dtype.element_ty, tl.cast(N, tl.int64) * PLANE, C, weights)
     turned(x, images, N, C, PLANE, BLOCK)
     programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
@@ -132,7 +132,9 @@ def conv2d_last(
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """As :func:`conv2d`, from images with their channels last, for groups of whole blocks of channels."""
-    images, weight, _ = _parts(workspace, x.dtype.element_ty, N * H * W, C, tl.cast(M, tl.int64) * PER * TAPS)
+    images, weight, _ = _parts(
+        workspace, x.dtype.element_ty, tl.cast(N, tl.int64) * H * W, C, tl.cast(M, tl.int64) * PER * TAPS
+    )
     group, m, own = _channels(M, groups, BLOCK_M)
     image, place, real = _pixels(N, AREA, BLOCK_P)
     top, left = place // OW * stride - padding, place % OW * stride - padding
@@ -161,9 +163,10 @@ def conv2d_last(
 
 @triton.jit
 def _pair(a, b):
-    """Two numbers of 32 bits in one of 64."""
-    low = a.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
-    return low | (b.to(tl.int32, bitcast=True).to(tl.int64) << 32)
+    """Two numbers of 32 bits in one of 64: float32, or integers without sign."""
+    if a.dtype == tl.float32:
+        a, b = a.to(tl.int32, bitcast=True), b.to(tl.int32, bitcast=True)
+    return (a.to(tl.int64) & 0xFFFFFFFF) | (b.to(tl.int64) << 32)
 
 
 @triton.jit
@@ -184,19 +187,22 @@ def _prepare(
     is of weight 0.
     """
     _images_and_weights(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK)
-    _, _, samples = _parts(workspace, x.dtype.element_ty, N * H * W, C, tl.cast(M, tl.int64) * PER * TAPS)
+    pixels = tl.cast(N, tl.int64) * PLANE
+    _, _, samples = _parts(workspace, x.dtype.element_ty, pixels, C, tl.cast(M, tl.int64) * PER * TAPS)
     programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-    strips = tl.cdiv(N * OH * OW, BLOCK_P)
-    for strip in range(program, offset_groups * TAPS * strips, programs):
-        block, tap = strip // strips // TAPS, strip // strips % TAPS
-        p = strip % strips * BLOCK_P + tl.arange(0, BLOCK_P)
-        real = p < N * OH * OW
-        number, q = p // (OH * OW), p % (OH * OW)
-        own = (number * offset_groups + block) * TAPS + tap
-        here = own.to(tl.int64) * (OH * OW) + q
+    area = OH * OW
+    strips = tl.cdiv(tl.cast(N, tl.int64) * area, BLOCK_P)
+    for strip in range(program.to(tl.int64), strips * offset_groups * TAPS, programs):
+        block, tap = strip // strips // TAPS, (strip // strips % TAPS).to(tl.int32)
+        start = strip % strips * BLOCK_P
+        q = (start % area).to(tl.int32) + tl.arange(0, BLOCK_P)
+        number = start // area + q // area
+        q = q % area
+        real = number < N
+        here = ((number * offset_groups + block) * TAPS + tap) * area + q
         dy = tl.load(offset + (here * 2 - q), mask=real, other=0).to(tl.float32) * factor
-        dx = tl.load(offset + (here * 2 - q) + OH * OW, mask=real, other=0).to(tl.float32) * factor
+        dx = tl.load(offset + (here * 2 - q) + area, mask=real, other=0).to(tl.float32) * factor
         # the whole pixels of an offset apart from the rest: float32 has the fraction to the last bit
         fy, fx = tl.floor(dy), tl.floor(dx)
         wy, wx = dy - fy, dx - fx
@@ -207,13 +213,12 @@ def _prepare(
         strength = tl.where(real, 1.0, 0.0)
         if mask is not None:
             strength = tl.load(mask + here, mask=real, other=0).to(tl.float32)
-        first = number * H * W
+        first = number * PLANE
         top, bottom = strength * (1.0 - wy), strength * wy
-        sample = samples + tl.cast(strip, tl.int64) * (4 * BLOCK_P) + tl.arange(0, BLOCK_P)
-        tl.store(sample, _pair(_pixel(y, z, first, H, W, N * H * W), _pixel(y, z + 1, first, H, W, N * H * W)))
+        sample = samples + strip * (4 * BLOCK_P) + tl.arange(0, BLOCK_P)
+        tl.store(sample, _pair(_pixel(y, z, first, H, W, pixels), _pixel(y, z + 1, first, H, W, pixels)))
         y += 1
-        pair = _pair(_pixel(y, z, first, H, W, N * H * W), _pixel(y, z + 1, first, H, W, N * H * W))
-        tl.store(sample + BLOCK_P, pair)
+        tl.store(sample + BLOCK_P, _pair(_pixel(y, z, first, H, W, pixels), _pixel(y, z + 1, first, H, W, pixels)))
         tl.store(sample + 2 * BLOCK_P, _pair(top * (1.0 - wx), top * wx))
         tl.store(sample + 3 * BLOCK_P, _pair(bottom * (1.0 - wx), bottom * wx))
 
@@ -251,7 +256,7 @@ def _load(at, inside, EVEN: tl.constexpr):
 @triton.jit
 def _two(images, pair, weights, C, channel, high, EVEN: tl.constexpr):
     """The sum of two pixels' channels by their weights: [places, channels], float32."""
-    a, b = pair.to(tl.int32).to(tl.int64) * C, (pair >> 32) * C
+    a, b = (pair & 0xFFFFFFFF) * C, ((pair >> 32) & 0xFFFFFFFF) * C
     v, w = weights.to(tl.int32).to(tl.float32, bitcast=True), (weights >> 32).to(tl.int32).to(tl.float32, bitcast=True)
     left = _load(images + (a[:, None] + channel[None, :]), (channel < high)[None, :], EVEN).to(tl.float32)
     right = _load(images + (b[:, None] + channel[None, :]), (channel < high)[None, :], EVEN).to(tl.float32)

@@ -41,10 +41,10 @@ def deform_conv2d(
     )
     s_tiles = tl.allocate_shared_memory(tl.int64, [2, 4 * BLOCK_P], tl.SwizzledSharedLayout(1, 1, 1, [0]))
 
-    pixels = N * H * W
+    pixels = tl.cast(N, tl.int64) * H * W
     images = workspace.to(tl.pointer_type(dtype), bitcast=True)
-    weights = images + tl.cast(pixels + 1, tl.int64) * C
-    bytes_before = (tl.cast(pixels + 1, tl.int64) * C + tl.cast(M, tl.int64) * (PER * TAPS)) * 2
+    weights = images + (pixels + 1) * C
+    bytes_before = ((pixels + 1) * C + tl.cast(M, tl.int64) * (PER * TAPS)) * 2
     samples = (workspace + tl.cdiv(bytes_before, 16) * 16).to(tl.pointer_type(tl.int64), bitcast=True)
     samples += tl.program_id(0).to(tl.int64) * (4 * BLOCK_P)
     strips = tl.num_programs(0).to(tl.int64) * (4 * BLOCK_P)
@@ -92,12 +92,12 @@ def deform_conv2d(
         m = first + tl.arange(0, BLOCK_M, layout=tl.SliceLayout(0, sums))
         total += tl.load(bias + group * own + m, mask=m < own, other=0).to(tl.float32)[None, :]
     result = tl.convert_layout(total.to(dtype), stored)
-    p = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P, layout=tl.SliceLayout(1, stored))
+    p = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P, layout=tl.SliceLayout(1, stored))
     m = first + tl.arange(0, BLOCK_M, layout=tl.SliceLayout(0, stored))
-    image, place = (p // AREA).to(tl.int64), p % AREA
+    image, place = p // AREA, p % AREA
     plane = (group * own + m).to(tl.int64) * AREA
     at = (image * M * AREA + place)[:, None] + plane[None, :]
-    tl.store(output + at, result, mask=(p < N * AREA)[:, None] & (m < own)[None, :])
+    tl.store(output + at, result, mask=(p < tl.cast(N, tl.int64) * AREA)[:, None] & (m < own)[None, :])
 
 
 @gluon.jit
@@ -126,10 +126,10 @@ def sampled(
     channels = images + (group * PER + step // TAPS * BLOCK_C) + c[None, :]
     top, bottom = tile.slice(0, BLOCK_P).load(row), tile.slice(BLOCK_P, BLOCK_P).load(row)
     t, b = tile.slice(2 * BLOCK_P, BLOCK_P).load(row), tile.slice(3 * BLOCK_P, BLOCK_P).load(row)
-    p00 = tl.load(channels + (top.to(tl.int32).to(tl.int64) * C)[:, None])
-    p01 = tl.load(channels + ((top >> 32) * C)[:, None])
-    p10 = tl.load(channels + (bottom.to(tl.int32).to(tl.int64) * C)[:, None])
-    p11 = tl.load(channels + ((bottom >> 32) * C)[:, None])
+    p00 = tl.load(channels + ((top & 0xFFFFFFFF) * C)[:, None])
+    p01 = tl.load(channels + (((top >> 32) & 0xFFFFFFFF) * C)[:, None])
+    p10 = tl.load(channels + ((bottom & 0xFFFFFFFF) * C)[:, None])
+    p11 = tl.load(channels + (((bottom >> 32) & 0xFFFFFFFF) * C)[:, None])
     a = p00.to(tl.float32) * t.to(tl.int32).to(tl.float32, bitcast=True)[:, None]
     a += p01.to(tl.float32) * (t >> 32).to(tl.int32).to(tl.float32, bitcast=True)[:, None]
     a += p10.to(tl.float32) * b.to(tl.int32).to(tl.float32, bitcast=True)[:, None]
