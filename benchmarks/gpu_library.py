@@ -51,9 +51,9 @@ WAYS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "8 warps, streamed": {"num_warps": 8, "STREAM": True},
     },
     "group_norm": {
-        "16 warps": {"num_warps": 16},
+        "32 warps": {"num_warps": 32},
         "8 warps": {"num_warps": 8},
-        "32 warps, 16384 elements": {"HIGH": 4},
+        "16384 elements": {"HIGH": 4},
     },
     "linear": {
         "128x256, 3 stages": {"BLOCK_N": 256, "num_stages": 3},

@@ -57,6 +57,7 @@ WAYS = [
     ("rms_norm", {"WALK": 2, "STREAM": True}),
     ("qkv_attention", {"projection.BLOCK_M": 32, "attention_of_rows.BLOCK_Q": 16}),
     ("resize_bilinear", {"TIMES": 3}),
+    *[(name, {"WIDE": True}) for name in ("conv2d", "deform_conv2d", "pixel_shuffle", "pixel_unshuffle")],
     ("deform_conv2d", {"BLOCK_P": 32, "BLOCK_M": 32}),
 ]
 

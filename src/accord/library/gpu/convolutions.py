@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accord.contract.code import TritonCode
-from accord.library.gpu.launching import CLAUSES, ITEM, WITH_EPILOGUE, ceildiv, power_of_two, turn, turned
+from accord.library.gpu.launching import CLAUSES, ITEM, MANY, WITH_EPILOGUE, ceildiv, power_of_two, turn, turned
 
 __all__ = ["CONV", "CONV_CLAUSES", "DEFORM", "DEFORM_CLAUSES", "DEFORM_CODES", "QUANTIZED"]
 
@@ -59,6 +59,7 @@ def _conv(k: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **_conv_tile(k, max(1, k["C"] // k["groups"] * k["KH"] * k["KW"])),
         "AREA": _size(k, "H") * _size(k, "W"),
+        "WIDE": _pixels(k) >= MANY,
         "OW": _size(k, "W"),
         "ACTIVATION": k["activation"],
     }
@@ -142,6 +143,7 @@ def _product(k: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "PER": max(1, k["C"] // k["groups"]),
         "AREA": _size(k, "H") * _size(k, "W"),
+        "WIDE": _pixels(k) >= MANY,
         "TAPS": k["KH"] * k["KW"],
         "BLOCK_M": min(64 if ITEM[k["T"]] == 4 else 256, max(16, power_of_two(k["M"] // k["groups"]))),
         "BLOCK_P": _places(k),
@@ -180,7 +182,8 @@ def _prepare(k: Mapping[str, Any]) -> dict[str, Any]:
     if k["N"] * k["H"] * k["W"] >= (1 << 32) - 1:
         raise ValueError("images have more than 4,294,967,294 pixels, and samples their number in 32 bits")
     own = {"OH": _size(k, "H"), "OW": _size(k, "W"), "KW": k["KW"], "BLOCK_P": _places(k)}
-    return {**_turn(k), **own}
+    turning = _turn(k)
+    return {**turning, **own, "WIDE": turning["WIDE"] or _pixels(k) >= MANY}
 
 
 def _deformable(name: str) -> tuple[TritonCode, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 __all__ = [
     "CLAUSES",
     "ITEM",
+    "MANY",
     "MOVES",
     "WITH_EPILOGUE",
     "ceildiv",
@@ -28,6 +29,9 @@ ITEM: Final = {
     **{f"{s}int{n}": n // 8 for s in ("", "u") for n in (8, 16, 32, 64)},
     "bool": 1,
 }
+
+#: Places of which a block may not end within 32 bits.
+MANY: Final = (1 << 31) - (1 << 16)
 
 #: Of kernels that compute: short floats and float32, in row-major memory.
 CLAUSES: Final[Mapping[str, Any]] = {
@@ -68,4 +72,4 @@ def turned(k: Mapping[str, Any]) -> tuple[int, ...]:
 
 def turn(k: Mapping[str, Any]) -> dict[str, Any]:
     """Their parameters."""
-    return {"PLANE": max(1, k["H"] * k["W"]), "BLOCK": 64}
+    return {"PLANE": max(1, k["H"] * k["W"]), "BLOCK": 64, "WIDE": k["N"] * k["H"] * k["W"] >= MANY}

@@ -63,7 +63,7 @@ def _group(k: Mapping[str, Any]) -> dict[str, Any]:
         "LENGTH": length,
         "HIGH": block // wide,
         "WIDE": wide,
-        "num_warps": 32 if large else 4 if length <= 4096 else 8,
+        "num_warps": 16 if large else 4 if length <= 4096 else 8,
     }
 
 

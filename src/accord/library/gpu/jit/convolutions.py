@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from accord.library.gpu.jit.activations import activated
-from accord.library.gpu.jit.movement import turned
+from accord.library.gpu.jit.movement import places, turned
 
 
 @triton.jit
@@ -22,21 +22,21 @@ def _channels(M, groups, BLOCK_M: tl.constexpr):
 
 
 @triton.jit
-def _pixels(N, AREA, BLOCK_P: tl.constexpr):
+def _pixels(N, AREA, BLOCK_P: tl.constexpr, WIDE: tl.constexpr):
     """The pixels of a program: the image of each, its place in there, and whether there is one."""
-    p = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P)
-    return p // AREA, (p % AREA).to(tl.int32), p < tl.cast(N, tl.int64) * AREA
+    image, place = places(tl.program_id(0), AREA, BLOCK_P, WIDE)
+    return image, place, image < N
 
 
 @triton.jit
 def conv2d(
     x, weight, bias, output, N, C, H, W, M, OW, AREA, stride, padding, dilation, groups, epilogue: tl.constexpr, extras,
     PER: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Implicit GEMM; a program makes ``BLOCK_M`` channels of a group at ``BLOCK_P`` pixels of all images."""
     group, m, own = _channels(M, groups, BLOCK_M)
-    image, place, real = _pixels(N, AREA, BLOCK_P)
+    image, place, real = _pixels(N, AREA, BLOCK_P, WIDE)
     top, left = place // OW * stride - padding, place % OW * stride - padding
     source = x + (image * C + group * PER) * H * W
     K: tl.constexpr = PER * KH * KW
@@ -102,12 +102,12 @@ def _parts(workspace, element, PIXELS, C, weights):
 
 @triton.jit
 def _images_and_weights(
-    x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr
+    x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
     """Images and weights of :func:`_parts`; a program has ``BLOCK`` channels of as many pixels."""
     weights = tl.cast(M, tl.int64) * PER * TAPS
     images, target, _ = _parts(workspace, x.dtype.element_ty, tl.cast(N, tl.int64) * PLANE, C, weights)
-    turned(x, images, N, C, PLANE, BLOCK)
+    turned(x, images, N, C, PLANE, BLOCK, WIDE)
     programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     for start in range(program.to(tl.int64) * BLOCK, weights, programs * BLOCK):
@@ -119,24 +119,24 @@ def _images_and_weights(
 
 @triton.jit
 def images_and_weights(
-    x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr
+    x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
 ):
     """What :func:`conv2d_last` reads, into scratch memory."""
-    _images_and_weights(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK)
+    _images_and_weights(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK, WIDE)
 
 
 @triton.jit
 def conv2d_last(
     x, bias, output, workspace, N, C, H, W, M, OW, AREA, stride, padding, dilation, groups, epilogue: tl.constexpr,
     extras, PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """As :func:`conv2d`, from images with their channels last, for groups of whole blocks of channels."""
     images, weight, _ = _parts(
         workspace, x.dtype.element_ty, tl.cast(N, tl.int64) * H * W, C, tl.cast(M, tl.int64) * PER * TAPS
     )
     group, m, own = _channels(M, groups, BLOCK_M)
-    image, place, real = _pixels(N, AREA, BLOCK_P)
+    image, place, real = _pixels(N, AREA, BLOCK_P, WIDE)
     top, left = place // OW * stride - padding, place % OW * stride - padding
     first = image * H * W
     c = tl.arange(0, BLOCK_C)
@@ -178,7 +178,8 @@ def _pixel(y, x, first, H, W, PIXELS):
 @triton.jit
 def _prepare(
     x, weight, offset, factor, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups, PLANE,
-    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
+    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """What :func:`deform_conv2d` reads, into scratch memory: see :func:`_parts`.
 
@@ -186,7 +187,7 @@ def _prepare(
     [groups of offsets, taps, strips, 4, BLOCK_P]: a strip is BLOCK_P pixels of the result; what fills up the last one
     is of weight 0.
     """
-    _images_and_weights(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK)
+    _images_and_weights(x, weight, workspace, N, C, M, PLANE, PER, TAPS, BLOCK, WIDE)
     pixels = tl.cast(N, tl.int64) * PLANE
     _, _, samples = _parts(workspace, x.dtype.element_ty, pixels, C, tl.cast(M, tl.int64) * PER * TAPS)
     programs = tl.num_programs(0) * tl.num_programs(1)
@@ -195,10 +196,7 @@ def _prepare(
     strips = tl.cdiv(tl.cast(N, tl.int64) * area, BLOCK_P)
     for strip in range(program.to(tl.int64), strips * offset_groups * TAPS, programs):
         block, tap = strip // strips // TAPS, (strip // strips % TAPS).to(tl.int32)
-        start = strip % strips * BLOCK_P
-        q = (start % area).to(tl.int32) + tl.arange(0, BLOCK_P)
-        number = start // area + q // area
-        q = q % area
+        number, q = places(strip % strips, area, BLOCK_P, WIDE)
         real = number < N
         here = ((number * offset_groups + block) * TAPS + tap) * area + q
         dy = tl.load(offset + (here * 2 - q), mask=real, other=0).to(tl.float32) * factor
@@ -226,24 +224,26 @@ def _prepare(
 @triton.jit
 def deform_samples(
     x, weight, offset, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups, PLANE,
-    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
+    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """Of offsets that are numbers."""
     _prepare(
         x, weight, offset, 1.0, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups, PLANE,
-        PER, KW, TAPS, BLOCK, BLOCK_P,
+        PER, KW, TAPS, BLOCK, WIDE, BLOCK_P,
     )  # fmt: skip
 
 
 @triton.jit
 def deform_samples_of_codes(
     x, weight, codes, scale, mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation, offset_groups, PLANE,
-    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_P: tl.constexpr,
+    PER: tl.constexpr, KW: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """Of offsets that are codes times a number."""
     _prepare(
         x, weight, codes, tl.load(scale), mask, workspace, N, C, H, W, M, OH, OW, stride, padding, dilation,
-        offset_groups, PLANE, PER, KW, TAPS, BLOCK, BLOCK_P,
+        offset_groups, PLANE, PER, KW, TAPS, BLOCK, WIDE, BLOCK_P,
     )  # fmt: skip
 
 
@@ -266,7 +266,8 @@ def _two(images, pair, weights, C, channel, high, EVEN: tl.constexpr):
 @triton.jit
 def deform_conv2d(
     bias, output, workspace, N, C, H, W, M, AREA, groups, offset_groups, PER: tl.constexpr, TAPS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, EVEN: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Deformable convolution: every tap is interpolated as the product needs it.
 
@@ -276,7 +277,7 @@ def deform_conv2d(
         workspace, output.dtype.element_ty, N * H * W, C, tl.cast(M, tl.int64) * PER * TAPS
     )
     group, m, own = _channels(M, groups, BLOCK_M)
-    image, place, real = _pixels(N, AREA, BLOCK_P)
+    image, place, real = _pixels(N, AREA, BLOCK_P, WIDE)
     share = C // offset_groups
     samples += tl.program_id(0).to(tl.int64) * (4 * BLOCK_P) + tl.arange(0, BLOCK_P)
     row = tl.num_programs(0).to(tl.int64) * (4 * BLOCK_P)

@@ -18,7 +18,8 @@ copy_tile = getattr(async_copy, "async_load", None) or async_copy.async_copy_glo
 @gluon.jit
 def deform_conv2d(
     bias, output, workspace, N, C, H, W, M, AREA, groups, offset_groups, PER: tl.constexpr, SHARE: tl.constexpr,
-    TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, FULL: tl.constexpr, WARPS: tl.constexpr,
+    TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, FULL: tl.constexpr, WIDE: tl.constexpr,
+    WARPS: tl.constexpr,
 ):  # fmt: skip
     """As the function of that name in ``convolutions.py``, for groups of whole blocks of 64 channels.
 
@@ -92,12 +93,13 @@ def deform_conv2d(
         m = first + tl.arange(0, BLOCK_M, layout=tl.SliceLayout(0, sums))
         total += tl.load(bias + group * own + m, mask=m < own, other=0).to(tl.float32)[None, :]
     result = tl.convert_layout(total.to(dtype), stored)
-    p = tl.program_id(0).to(tl.int64) * BLOCK_P + tl.arange(0, BLOCK_P, layout=tl.SliceLayout(1, stored))
+    p = tl.program_id(0).to(tl.int64 if WIDE else tl.int32) * BLOCK_P
+    p += tl.arange(0, BLOCK_P, layout=tl.SliceLayout(1, stored))
     m = first + tl.arange(0, BLOCK_M, layout=tl.SliceLayout(0, stored))
-    image, place = p // AREA, p % AREA
+    image, place = (p // AREA).to(tl.int64), p % AREA
     plane = (group * own + m).to(tl.int64) * AREA
     at = (image * M * AREA + place)[:, None] + plane[None, :]
-    tl.store(output + at, result, mask=(p < tl.cast(N, tl.int64) * AREA)[:, None] & (m < own)[None, :])
+    tl.store(output + at, result, mask=(image < N)[:, None] & (m < own)[None, :])
 
 
 @gluon.jit

@@ -98,22 +98,28 @@ def pixel_unshuffle(
 
 
 @triton.jit
-def turned(x, target, N, C, PLANE, BLOCK: tl.constexpr):
+def places(block, PLANE, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """Of a block of the pixels of all images, the image and the place in there; ``WIDE``: they are very many."""
+    p = tl.cast(block, tl.int64 if WIDE else tl.int32) * BLOCK + tl.arange(0, BLOCK)
+    return (p // PLANE).to(tl.int64), (p % PLANE).to(tl.int32)
+
+
+@triton.jit
+def turned(x, target, N, C, PLANE, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     """Images with their channels last, and a pixel of zeros behind them; a program has ``BLOCK`` by ``BLOCK``.
 
     Then a pixel's channels are read at once, wherever somebody looks.
     """
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    pixels = tl.cast(N, tl.int64) * PLANE
-    image, pixel = place // PLANE, place % PLANE
-    inside = (c < C)[:, None] & (place < pixels)[None, :]
+    image, pixel = places(tl.program_id(0), PLANE, BLOCK, WIDE)
+    inside = (c < C)[:, None] & (image < N)[None, :]
     v = tl.load(x + (image[None, :] * C + c[:, None]) * PLANE + pixel[None, :], mask=inside, other=0)
-    there = (place <= pixels)[:, None] & (c < C)[None, :]
+    there = (place <= tl.cast(N, tl.int64) * PLANE)[:, None] & (c < C)[None, :]
     tl.store(target + place[:, None] * C + c[None, :], tl.trans(v), mask=there)
 
 
 @triton.jit
-def channels_last(x, workspace, N, C, PLANE, BLOCK: tl.constexpr):
+def channels_last(x, workspace, N, C, PLANE, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     """:func:`turned`, into scratch memory."""
-    turned(x, workspace.to(tl.pointer_type(x.dtype.element_ty), bitcast=True), N, C, PLANE, BLOCK)
+    turned(x, workspace.to(tl.pointer_type(x.dtype.element_ty), bitcast=True), N, C, PLANE, BLOCK, WIDE)
