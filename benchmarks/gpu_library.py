@@ -92,7 +92,9 @@ WAYS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "deform_conv2d": {
         "64 pixels": {"BLOCK_P": 64, "WARPS": 4, "num_warps": 4},
         "128 channels": {"BLOCK_M": 128},
-        **{f"Triton, {n} stages": {"architecture": 80, "deform_conv2d.num_stages": n} for n in (1, 2, 3)},
+        "interpolated in halves": {"HALVES": True},
+        **{f"Triton, {n} stages": {"architecture": 80, "BLOCK_M": 256, "deform_conv2d.num_stages": n} for n in (2, 3)},
+        "Triton, 128 channels": {"architecture": 80},
     },
 }
 

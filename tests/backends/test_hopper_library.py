@@ -20,14 +20,14 @@ from accord.kernels import interpreter
 from accord.kernels.architectures import compile_report
 from accord.kernels.bound import named_sizes, workspace_bytes
 from accord.kernels.launch import launches, memory_of
-from accord.kernels.triton import function_of, kernel_arguments
+from accord.kernels.triton import function_of, kernel_arguments, varied
 from library_cases_on_gpu import CLOSE, DTYPES, agree, wanted
 
 
-def run(operator, inputs, attributes, dtype, seed):
+def run(operator, inputs, attributes, dtype, seed, **changes):
     """What a GPU of architecture 90 computes; its Triton functions are interpreted."""
     contract = operator.contract
-    declared = contract.kernel("triton")
+    declared = varied(contract.kernel("triton"), "varied", changes)
     types = {v: ONNX_TYPES["int8" if v == "Q" else dtype] for v in contract.semantic.types}
     everything = attributes_of(contract, attributes)
     expected = wanted(operator, inputs, attributes)
@@ -63,11 +63,11 @@ def run(operator, inputs, attributes, dtype, seed):
     parts=st.sampled_from([(1, 1, 1), (3, 1, 1), (1, 2, 1), (2, 1, 2), (1, 2, 3)]),
     kernel=st.sampled_from([(3, 3), (1, 1), (2, 3)]),
     stride=st.integers(1, 2), padding=st.integers(0, 2), dilation=st.integers(1, 2), masked=st.booleans(),
-    biased=st.booleans(), codes=st.booleans(), seed=st.integers(0, 2**32 - 1),
+    biased=st.booleans(), codes=st.booleans(), halves=st.booleans(), seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 def test_deformable_convolution(
-    dtype, images, size, own, parts, kernel, stride, padding, dilation, masked, biased, codes, seed
+    dtype, images, size, own, parts, kernel, stride, padding, dilation, masked, biased, codes, halves, seed
 ):
     """Groups of channels and of offsets in any numbers, as long as both are of whole blocks."""
     rng = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ def test_deformable_convolution(
         offset = draw(*shape, scale=3)
         offset[0, 0, 0, 0] = 6e4
         offsets, operator = [offset], library.deform_conv2d
-    run(operator, [x, weight, *offsets, mask, bias], attributes, dtype, seed)
+    run(operator, [x, weight, *offsets, mask, bias], attributes, dtype, seed, HALVES=halves)
 
 
 @pytest.mark.parametrize("operator", [library.deform_conv2d, library.quantized_deform_conv2d])

@@ -140,27 +140,30 @@ def _places(k: Mapping[str, Any]) -> int:
 
 
 def _product(k: Mapping[str, Any]) -> dict[str, Any]:
+    places = _places(k)
+    most = 2 * places if ITEM[k["T"]] == 4 or k["architecture"] in (90, 100) else 128
     return {
         "PER": max(1, k["C"] // k["groups"]),
         "AREA": _size(k, "H") * _size(k, "W"),
         "WIDE": _pixels(k) >= MANY,
         "TAPS": k["KH"] * k["KW"],
-        "BLOCK_M": min(64 if ITEM[k["T"]] == 4 else 256, max(16, power_of_two(k["M"] // k["groups"]))),
-        "BLOCK_P": _places(k),
+        "BLOCK_M": min(most, max(16, power_of_two(k["M"] // k["groups"]))),
+        "BLOCK_P": places,
     }
 
 
 def _deform(k: Mapping[str, Any]) -> dict[str, Any]:
     per, share = max(1, k["C"] // k["groups"]), max(1, k["C"] // k["offset_groups"])
     wide = ITEM[k["T"]] == 4
-    channels = min(16 if wide else 64, max(16, power_of_two(min(per, share))))
+    deep = 16 if wide else 64 if k["architecture"] in (90, 100) else 32
+    channels = min(deep, max(16, power_of_two(min(per, share))))
     tile = _product(k)
     return {
         **tile,
         "BLOCK_C": channels,
         "EVEN": per % channels == 0 and share % channels == 0,
         "PRECISION": "ieee" if wide else "tf32",
-        "num_warps": 4 if tile["BLOCK_M"] * tile["BLOCK_P"] <= 16384 else 8,
+        "num_warps": 4 if tile["BLOCK_M"] * tile["BLOCK_P"] <= 8192 else 8,
         "num_stages": 2,
     }
 
@@ -172,6 +175,7 @@ def _deform_hopper(k: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **tile,
         "SHARE": max(1, k["C"] // k["offset_groups"]),
+        "HALVES": False,
         "FULL": own % tile["BLOCK_M"] == 0,
         "WARPS": warps,
         "num_warps": warps,

@@ -25,7 +25,8 @@ def _type(k: Mapping[str, Any]) -> Any:
 def _pieces(k: Mapping[str, Any], planes: int, low: int, wide: int) -> dict[str, Any]:
     """For so many planes on the side of large ones, and the sizes of small ones."""
     f = k["factor"]
-    ways, block, rows = power_of_two(f), min(1024, max(16, power_of_two(wide))), planes * low * f
+    ways, rows = power_of_two(f), planes * low * f
+    block = min(max(16, 1024 // ways), max(16, power_of_two(wide)))
     high = max(1, _PROGRAM // (ITEM[k["T"]] * ways * block))
     return {
         "FACTOR": f,

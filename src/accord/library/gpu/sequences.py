@@ -44,7 +44,8 @@ def _lstm_cell(k: Mapping[str, Any]) -> dict[str, Any]:
     if ceildiv(k["N"], 128) * ceildiv(k["H"], 32) >= 96 and k["architecture"] in (90, 100):
         return {**cell, "BLOCK_N": 128, "num_warps": 8, "num_stages": 3}
     rows, units = min(64, max(16, power_of_two(k["N"]))), min(32, max(4, power_of_two(ceildiv(k["H"], 128))))
-    return {**cell, "BLOCK_N": rows, "BLOCK_H": units, "BLOCK_K": 128, "num_stages": 4 if rows + 4 * units <= 96 else 2}
+    deep, stages = (128, 4) if rows + 4 * units <= 96 else (64, 3)
+    return {**cell, "BLOCK_N": rows, "BLOCK_H": units, "BLOCK_K": deep, "num_stages": stages}
 
 
 def _cells(k: Mapping[str, Any]) -> tuple[int, ...]:

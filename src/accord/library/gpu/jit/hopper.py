@@ -19,12 +19,13 @@ copy_tile = getattr(async_copy, "async_load", None) or async_copy.async_copy_glo
 def deform_conv2d(
     bias, output, workspace, N, C, H, W, M, AREA, groups, offset_groups, PER: tl.constexpr, SHARE: tl.constexpr,
     TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_P: tl.constexpr, FULL: tl.constexpr, WIDE: tl.constexpr,
-    WARPS: tl.constexpr,
+    HALVES: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
     """As the function of that name in ``convolutions.py``, for groups of whole blocks of 64 channels.
 
     Every warp samples. While a step's product runs, the next one's rows are sampled to registers and from there to
-    the other half of shared memory; copies bring its weights, and the samples of the one after it.
+    the other half of shared memory; copies bring its weights, and the samples of the one after it. ``HALVES``:
+    interpolation is in the type of the image, which takes half the instructions.
     """
     dtype: tl.constexpr = output.dtype.element_ty
     BLOCK_C: tl.constexpr = 64
@@ -70,7 +71,7 @@ def deform_conv2d(
     fetch_samples(samples, s_at, s_tiles.index(1), 1 % steps, strips, group, PER, SHARE, TAPS, BLOCK_C)
     async_copy.commit_group()
     async_copy.wait_group(0)
-    a_tiles.index(0).store(sampled(images, s_tiles, 0, C, c, group, row, dtype, PER, TAPS, BLOCK_P, BLOCK_C))
+    a_tiles.index(0).store(sampled(images, s_tiles, 0, C, c, group, row, dtype, PER, TAPS, BLOCK_P, BLOCK_C, HALVES))
     for step in range(steps - 1):
         fence_async_shared()
         async_copy.wait_group(0)
@@ -81,7 +82,7 @@ def deform_conv2d(
         later = tl.minimum(step + 2, steps - 1)
         fetch_samples(samples, s_at, s_tiles.index(step % 2), later, strips, group, PER, SHARE, TAPS, BLOCK_C)
         async_copy.commit_group()
-        a = sampled(images, s_tiles, step + 1, C, c, group, row, dtype, PER, TAPS, BLOCK_P, BLOCK_C)
+        a = sampled(images, s_tiles, step + 1, C, c, group, row, dtype, PER, TAPS, BLOCK_P, BLOCK_C, HALVES)
         a_tiles.index((step + 1) % 2).store(a)
     fence_async_shared()
     async_copy.wait_group(0)
@@ -121,7 +122,7 @@ def fetch_samples(
 @gluon.jit
 def sampled(
     images, s_tiles, step, C, c, group, row: tl.constexpr, dtype: tl.constexpr, PER: tl.constexpr, TAPS: tl.constexpr,
-    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, HALVES: tl.constexpr,
 ):  # fmt: skip
     """Rows of a step: 64 channels at each sample."""
     tile = s_tiles.index(step % 2)
@@ -132,8 +133,9 @@ def sampled(
     p01 = tl.load(channels + (((top >> 32) & 0xFFFFFFFF) * C)[:, None])
     p10 = tl.load(channels + ((bottom & 0xFFFFFFFF) * C)[:, None])
     p11 = tl.load(channels + (((bottom >> 32) & 0xFFFFFFFF) * C)[:, None])
-    a = p00.to(tl.float32) * t.to(tl.int32).to(tl.float32, bitcast=True)[:, None]
-    a += p01.to(tl.float32) * (t >> 32).to(tl.int32).to(tl.float32, bitcast=True)[:, None]
-    a += p10.to(tl.float32) * b.to(tl.int32).to(tl.float32, bitcast=True)[:, None]
-    a += p11.to(tl.float32) * (b >> 32).to(tl.int32).to(tl.float32, bitcast=True)[:, None]
+    w00, w01 = t.to(tl.int32).to(tl.float32, bitcast=True), (t >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    w10, w11 = b.to(tl.int32).to(tl.float32, bitcast=True), (b >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    kind: tl.constexpr = dtype if HALVES else tl.float32
+    a = p00.to(kind) * w00.to(kind)[:, None] + p01.to(kind) * w01.to(kind)[:, None]
+    a += p10.to(kind) * w10.to(kind)[:, None] + p11.to(kind) * w11.to(kind)[:, None]
     return a.to(dtype)
