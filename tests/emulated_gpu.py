@@ -326,12 +326,14 @@ class EmulatedKernel:
         self, gpu: EmulatedDevice, code: KernelText, launch: CudaLaunch, table: np.ndarray, refusal: int
     ) -> None:
         self.gpu, self.code, self.launch, self.table, self.refusal = gpu, code, launch, table, refusal
+        self.counters = np.zeros(max(launch.counters, 1), np.int32)
 
     def start(self, stream: Any) -> None:
         shifts = self.launch.shifts or [0] * len(self.table)
         addresses = [
             *(a + b for a, b in zip(self.table.tolist(), shifts, strict=True)),
             *([self.refusal] if self.code.refuses else []),
+            *([self.counters.ctypes.data] if self.code.counts else []),
         ]
         self.gpu.put(self.code.symbol, lambda: self._interpreted(addresses), stream)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from accord.backends.cuda.choices import Choice, Operand, Started
 from accord.backends.cuda.code import CudaLaunch
-from accord.backends.cuda.contraction import ContractionKernel
+from accord.backends.cuda.contraction import ContractionKernel, accumulator
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.expr.lang import bits
 from accord.record import record
@@ -72,12 +72,14 @@ class ContractionChoice(Choice):
     def operands(self) -> tuple[Operand, ...]:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
         counts = self.kernel.reach(self.sizes)
-        *types, sums = self.kernel.pointers
-        result = len(types) - 1
+        types = self.kernel.pointers[: len(counts)]
         found = [
-            Operand(dtype, count, i in self.cold, i == result)
+            Operand(dtype, count, i in self.cold, i == len(counts) - 1)
             for i, (dtype, count) in enumerate(zip(types, counts, strict=True))
         ]
+        if self.kernel.deviation is not None:
+            found.append(Operand("f32", self.kernel.problem(self.sizes).m, written=True))
+        sums = accumulator(self.kernel.product)
         return (*found, Operand(sums, max(1, 8 * self.room // bits(sums))))
 
 
