@@ -19,7 +19,7 @@ from accord.backends.cuda.contraction import Factor, accumulator, contraction_ke
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.packing import packing_of
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches
-from accord.backends.epilogue import Extra
+from accord.backends.epilogue import Extra, RowDeviation
 from accord.errors import CompileError
 from accord.expr.lang import call, cast, const, operand
 from accord.ir import dims as D
@@ -376,6 +376,25 @@ def test_the_tile_by_rule_compiles_without_spills(name, architecture):
     for built in compiled(kernel, list(dims), tile, a.number):
         assert built.spills == 0, (tile, built.name)
         assert built.shared <= a.shared
+
+
+@given(
+    shape=st.tuples(st.sampled_from([1, 5, 33]), st.sampled_from([1, 8, 50, 200])), depth=st.sampled_from([3, 64, 130]),
+    tile=tiles, stored=st.sampled_from(["f16", "bf16", "f32"]), centred=st.booleans(), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+@FEW
+def test_deviations_of_rows(folder, shape, depth, tile, stored, centred, seed):
+    """Of what is stored, also where parts of sums are added first."""
+    rng, (m, n) = np.random.default_rng(seed), shape
+    a, b, out = (Tensor(rng, t, s) for t, s in (("f16", (m, depth)), ("f16", (depth, n)), (stored, (m, n))))
+    kernel, dims = contraction_kernel(
+        (), (m,), (n,), (depth,), Factor("f16", a.access), Factor("f16", b.access), out.access,
+        cast(operand(0, "f32") + 5.0, stored), deviation=RowDeviation(centred, 1e-3),
+    )  # fmt: skip
+    inverse = run(folder, kernel, evaluated(dims), tile_for(tile, kernel), [a, b, out])
+    rows = out.values.astype(np.float64)
+    variance = ((rows - (rows.mean(1, keepdims=True) if centred else 0)) ** 2).mean(1)
+    np.testing.assert_allclose(inverse, 1 / np.sqrt(variance + 1e-3), rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 20, 33, 64, 100])

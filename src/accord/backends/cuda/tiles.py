@@ -143,7 +143,7 @@ def launches(
             warps=own.warps,
             stages=own.stages,
         )
-        counters = -(-p.m // rows) if kernel.counts else 0
+        counters = -(-p.m // own.m) * (own.m // rows) if kernel.counts else 0
         return replace(made, tasks=made.tasks if needed else 0, maps=maps, counters=counters)
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
