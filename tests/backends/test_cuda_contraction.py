@@ -318,7 +318,7 @@ def test_a_symbol_names_one_text():
     assert len(texts) == 8
 
 
-def linear(dtype, m, n, k, act=True, precision="ieee"):
+def linear(dtype, m, n, k, act=True, precision="ieee", deviation=None):
     """``gelu(x @ w + bias) + residual``."""
     sums = accumulator(dtype)
     total = operand(0, sums)
@@ -328,7 +328,7 @@ def linear(dtype, m, n, k, act=True, precision="ieee"):
     extras = [Extra(dtype, Access((0, 1))), Extra(dtype, Access((n, 1)))] if act else []
     return contraction_kernel(
         (), (m,), (n,), (k,), Factor(dtype, Access((k, 1))), Factor(dtype, Access((n, 1))), Access((n, 1)),
-        cast(total, dtype) if sums != "i32" else total, extras, precision=precision,
+        cast(total, dtype) if sums != "i32" else total, extras, precision=precision, deviation=deviation,
     )  # fmt: skip
 
 
@@ -357,6 +357,7 @@ PROBLEMS = {
     "small": linear("bf16", 128, 768, 768),
     "one row": linear("f16", 1, 1000, 2048),
     "odd": linear("f16", 197, 1001, 333),
+    "deviations": linear("f16", 197, 768, 768, deviation=RowDeviation(True, 1e-5)),
     "float32": linear("f32", 512, 512, 512),
     "tf32": linear("f32", 512, 512, 512, precision="tf32"),
     "float64": linear("f64", 128, 128, 128, act=False),

@@ -560,9 +560,9 @@ class Writer:
                 for name, at in (("own", "t * 2"), ("left", "t * 2 + 1")):
                     self.emit(f'{name} = tl.load(parts + {at}, mask=m_in, other=0.0, cache_modifier=".cg")')
                 if deviation.centred:
-                    self.emit("first = tl.cast(t * BN, tl.float32)")
-                    self.emit("width = tl.minimum(tl.cast(N, tl.float32) - first, tl.cast(BN, tl.float32))")
-                    self.join("own", "left", "first")
+                    self.emit("front = tl.cast(t * BN, tl.float32)")
+                    self.emit("width = tl.minimum(tl.cast(N, tl.float32) - front, tl.cast(BN, tl.float32))")
+                    self.join("own", "left", "front")
                 else:
                     self.emit("away += left")
             self.emit(f"root = tl.sqrt_rn(away / tl.cast(N, tl.float32) + {deviation.epsilon})")

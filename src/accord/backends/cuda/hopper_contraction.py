@@ -36,7 +36,7 @@ _REGISTERS = {2: 240, 3: 160}
 _MOST_AXES = 5
 _CACHE_LINE = 8
 #: Registers of a thread beside its sums with which all that finishes them is read ahead, one piece of it, or a row;
-#: and with which operands are read that differ from row to row.
+#: and with which operands of as many elements as there are results are read.
 _FREE, _FREE_ONE, _FREE_ROW, _FREE_ROWS = 140, 100, 48, 64
 
 
@@ -79,9 +79,9 @@ def shares_of(rows: int, columns: int, *, turns: bool) -> tuple[int, int, tuple[
 
 
 def has_registers(kernel: ContractionKernel, rows: int, columns: int, *, turns: bool) -> bool:
-    """Whether sums of a tile leave registers for what finishes them: operands that differ from row to row take more."""
+    """Whether sums of a tile leave registers for what finishes them: operands of as many elements take more."""
     free = _free(*shares_of(rows, columns, turns=turns))
-    by_row = any(p.kinds[1].strip("0") for p in kernel.extras)
+    by_row = any(p.kinds[1].strip("0") and p.kinds[2].strip("0") for p in kernel.extras)
     return free >= (_FREE_ROWS if by_row else 32)
 
 
