@@ -272,7 +272,8 @@ class Recorder:
     def function(self, cubin, name, block, shared, cluster):
         return name
 
-    def launch(self, function, grid, parameters, stream):
+    def launch(self, function, grid, parameters, stream, *, early):
+        assert not early
         self.started.append((grid, parameters))
 
 
