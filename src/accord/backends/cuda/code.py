@@ -18,10 +18,12 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from accord.backends.cuda.lines import NEXT, WAIT
+from accord.backends.cuda.prologue import WAITING, hold
 from accord.backends.protocol import Launch
 from accord.errors import BackendError, CompileError
 from accord.expr.lang import bits
@@ -49,8 +51,8 @@ __all__ = [
 ]
 
 #: Whether a kernel may start before the one in front of it is done, which it then waits for itself, and from when on:
-#: "off": never; "exit": when the programs of that one end; "stores": when they store their results. Only sm_90 and
-#: newer can.
+#: "off": never; "exit": when the programs of that one end; "stores": when they store their results; with "+prologue" it
+#: waits after all that it can work out before. Only sm_90 and newer can.
 EARLY: str = os.environ.get("ACCORD_CUDA_EARLY", "off")
 #: The oldest architecture that can.
 _OLDEST_EARLY: Final = 90
@@ -416,10 +418,12 @@ def _stored(variant: Variant, target: int) -> Binary | None:
 
 
 def _compiled(variant: Variant, target: int) -> Binary:
-    from accord.kernels.triton import compile_function
+    from accord.kernels.cubin import read_resources
+    from accord.kernels.triton import assemble, compile_function
 
     kernel = variant.kernel
-    function = function_of(kernel, variant.early if target >= _OLDEST_EARLY else "off")
+    early = variant.early if target >= _OLDEST_EARLY else "off"
+    function = function_of(kernel, early.removesuffix(_PROLOGUE))
     constants = dict(variant.constants)
     signature: dict[str, str] = {}
     values: dict[tuple[int, ...], Any] = {}
@@ -450,7 +454,12 @@ def _compiled(variant: Variant, target: int) -> Binary:
     compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
     # a tensor map is passed with its shape and strides
     walks = sum(2 * t.partition("]")[0].count(",") + 2 for t in variant.maps)
-    return binary_from(compiled, sum(t != "constexpr" for t in signature.values()) + walks)
+    made = binary_from(compiled, sum(t != "constexpr" for t in signature.values()) + walks)
+    if made.waits and early.endswith(_PROLOGUE):
+        cubin = assemble(hold(compiled.asm["ptx"]), target, options, kernel.symbol)
+        resources = read_resources(cubin)[made.name]
+        made = replace(made, cubin=cubin, registers=resources.registers, spills=resources.stack)
+    return made
 
 
 def binary_from(compiled: Any, passed: int) -> Binary:
@@ -471,7 +480,7 @@ def binary_from(compiled: Any, passed: int) -> Binary:
         resources.stack,
         int(getattr(metadata, "num_ctas", 1) or 1),
         tuple((m["swizzle"], tuple(m["block_size"])) for m in getattr(metadata, "tensordesc_meta", None) or ()),
-        "griddepcontrol.wait" in compiled.asm["ptx"],
+        WAITING in compiled.asm["ptx"],
     )
 
 
@@ -496,6 +505,7 @@ _MEANING: Final = {
     "exit": {WAIT: "gdc_wait()"},
     "stores": {WAIT: "gdc_wait()", NEXT: "gdc_launch_dependents()"},
 }
+_PROLOGUE: Final = "+prologue"
 
 
 def function_of(kernel: KernelText, early: str = "off") -> Any:
@@ -521,7 +531,7 @@ def function_of(kernel: KernelText, early: str = "off") -> Any:
                 if early not in _MEANING:
                     raise BackendError(
                         "kernels cannot start early in this way",
-                        expected=f"ACCORD_CUDA_EARLY={', '.join(_MEANING)} or off",
+                        expected=f"ACCORD_CUDA_EARLY={', '.join(_MEANING)} (perhaps with {_PROLOGUE}) or off",
                         found=repr(early),
                     )
                 name = f"{symbol}_{early}"
