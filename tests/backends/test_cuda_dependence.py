@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
+
+from disassembly import disassembled
 
 import accord
 from accord.backends.cuda import code, program
@@ -166,15 +166,6 @@ def test_a_kernel_waits_when_its_prologue_is_done():
     at = found.index("griddepcontrol.wait;")
     assert found[at - 2 : at] == ["@never griddepcontrol.wait;", "}"]
     assert hold("griddepcontrol.wait;\n") == "griddepcontrol.wait;\n"
-
-
-def disassembled(cubin, folder):
-    file = folder / "kernel.cubin"
-    file.write_bytes(cubin)
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    return subprocess.run([tool, "-c", file], check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 class Text(KernelText):
