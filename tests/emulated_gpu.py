@@ -309,7 +309,7 @@ class EmulatedDevice(Losable):
     def capturing(self, stream: int):
         made: list[Any] = []
         capture = self._captures[stream] = _Capture(stream)
-        self._behind.clear()
+        self._behind.discard(stream)
         try:
             yield made
         finally:
@@ -357,8 +357,7 @@ class EmulatedKernel(Kernel):
             *(a + b for a, b in zip(self.table.tolist(), shifts, strict=True)),
             *([self.refusal] if self.code.refuses else []),
         ]
-        work = functools.partial(self._interpreted, addresses)
-        self.gpu.put_kernel(self.code.symbol, work, stream, early=early and self.waits)
+        self.gpu.put_kernel(self.code.symbol, lambda: self._interpreted(addresses), stream, early=early and self.waits)
 
     def _interpreted(self, addresses: list[int]) -> None:
         if isinstance(self.code, DeclaredCode):
