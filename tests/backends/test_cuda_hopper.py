@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
 
 from contraction_harness import Tensor, evaluated, product
+from disassembly import disassembled
 from gluon_harness import Descriptor, Pointer, run_gluon
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -242,18 +241,8 @@ def test_the_best_tiles_compile_well(name, tmp_path):
         assert made.threads == (512 if tile.m % 3 == 0 else 384)
         assert made.shared <= ARCHITECTURES["sm_90"].shared
         assert len(made.maps) == len(launch.maps)
-        code = disassembled(made.cubin, tmp_path)
+        code = "\n".join(disassembled(made.cubin, tmp_path))
         assert code.count("HGMMA") > 2 * code.count("WARPGROUP.ARRIVE"), "each product waits for the one before"
-
-
-def disassembled(cubin, folder):
-    """The machine code for people."""
-    file = folder / "kernel.cubin"
-    file.write_bytes(cubin)
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
-    return subprocess.run([tool, "-c", file], check=True, capture_output=True, text=True).stdout
 
 
 def test_three_groups():
@@ -316,7 +305,8 @@ class Recorder:
     def function(self, cubin, name, block, shared, cluster):
         return name
 
-    def launch(self, function, grid, parameters, stream):
+    def launch(self, function, grid, parameters, stream, *, early):
+        assert not early
         self.started.append((grid, parameters))
 
 

@@ -25,6 +25,7 @@ from accord.backends.cuda.contraction import (
     FactorPattern,
     accumulator,
 )
+from accord.backends.cuda.lines import NEXT, WAIT
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.expr.lang import FLOATS, topological
 
@@ -229,6 +230,7 @@ class Writer:
                 self.sum(flat=True)
             with self.indented("else:"):
                 self.sum(flat=False)
+        self.emit(NEXT)
         with self.indented("if SPLITS == 1:"):
             self.store()
         with self.indented("else:"):
@@ -260,6 +262,7 @@ class Writer:
         kept = {} if flat else self.kept_rows()
         self.emit("begin = 0 if SPLITS == 1 else total * tl.program_id(1) // SPLITS")
         self.emit("end = total if SPLITS == 1 else total * (tl.program_id(1) + 1) // SPLITS")
+        self.emit(WAIT)
         with self.indented("for number in range(begin, end):"):
             if flat:
                 self.emit("k = number * BK + step")
@@ -318,6 +321,7 @@ class Writer:
         """Products of elements: a row of B with a tile of A for each number of the depth axes."""
         self.emit(f"TAPS: tl.constexpr = {' * '.join(f'e{a}' for a in self.axes[DEPTH])}")
         self.emit("a_in = m_in[:, None] & n_in[None, :]")
+        self.emit(WAIT)
         for head in (f"if TAPS <= {_UNROLLED}:", "else:"):
             taps = "tl.static_range(TAPS)" if head[:2] == "if" else "range(TAPS)"
             with self.indented(head), self.indented(f"for tap in {taps}:"):
@@ -461,9 +465,11 @@ class Writer:
         acc = TYPES[accumulator(self.k.product)]
         self.emit(f"acc = tl.zeros([BM, BN], {acc})")
         self.emit("inside = m_in[:, None] & n_in[None, :]")
+        self.emit(WAIT)
         with self.indented("for number in range(SPLITS):"):
             at = self.part("tl.zeros([], tl.int32) + number")
             self.emit(f"acc += tl.load(work + {at}, mask=inside, other=0)")
+        self.emit(NEXT)
         self.store()
 
     def store(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from accord.backends.cuda.code import KernelText, TensorMap
 from accord.backends.cuda.contraction import BATCH, COLUMNS, DEPTH, ROWS, ContractionKernel
 from accord.backends.cuda.contraction_writer import Writer, uses_sum
+from accord.backends.cuda.lines import NEXT, WAIT
 from accord.expr.lang import bits
 from accord.record import record
 
@@ -327,6 +328,7 @@ class _Module:
             at = self.place(w, 0, {ROWS: f"row + {share} * BM", DEPTH: "start"})
             copies.append(("a_map", at, f"a_tiles.index(stage * {self.shares} + {share})"))
         self.produce(w, "HEIGHT", copies)
+        w.emit(NEXT)  # all that this block multiplies is on its way
 
     def produce_b(self, w: Writer) -> None:
         """Ask for all steps of B of all tiles."""
@@ -340,6 +342,7 @@ class _Module:
 
     def produce(self, w: Writer, height: str, copies: Sequence[tuple[str, str, str]]) -> None:
         """Start ``copies`` (descriptor, place, tile) of each step."""
+        w.emit(WAIT)
         w.emit("step = 0")
         with w.indented("for t in range(tl.program_id(0), tiles, tl.num_programs(0)):"):
             w.emit("tile = t")
@@ -367,6 +370,7 @@ class _Module:
             width //= 2
         if not self.h.copied:
             w.emit(f"across_rows: tl.constexpr = {self.coalesced()}")
+        w.emit(WAIT)
         first = f"tl.program_id(0) + {who} * tl.num_programs(0)"
         sums = [f"sum{p}" for p in self.parts]
         with w.indented(f"for t in range({first}, tiles, {every} * tl.num_programs(0)):"):

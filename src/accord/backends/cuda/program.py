@@ -18,7 +18,7 @@ import numpy as np
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, TensorMap, Variant, binary_of
 from accord.backends.cuda.driver import MAP_BYTES, Device, argument_array
 from accord.backends.cuda.lanes import Events, Lanes, borrowed
-from accord.backends.cuda.parts import Copy, Entry, Part, TransferCode
+from accord.backends.cuda.parts import Copy, Entry, Kernel, Part, TransferCode
 from accord.backends.protocol import Array, Caller, Launches, Pending, Program, Turn, Turns
 from accord.errors import CompileError, ExecutionError
 from accord.expr.lang import bits
@@ -32,7 +32,7 @@ _REFUSAL: Final = 16
 _NOTHING: Final = range(0)
 
 
-class _Kernel:
+class _Kernel(Kernel):
     """A launch whose arguments have fixed places in memory, into which addresses are written."""
 
     def __init__(self, gpu: Device, code: KernelText, launch: CudaLaunch, table: Array, refusal: int) -> None:
@@ -43,7 +43,7 @@ class _Kernel:
         self._pointers = len(table)
         given = [n for n, hint in zip(launch.params, launch.hints, strict=True) if hint != "1"]
         self._shifts = np.array(launch.shifts or [0] * self._pointers, np.int64)
-        self._functions: dict[bool, Any] = {}
+        self._functions: dict[bool, tuple[Any, bool]] = {}
         walks = [n for m in launch.maps for n in (0, *m.shape, *m.strides)]
         #: Words that are 0 between launches, of this launch alone.
         self._counters = _zeros(gpu, launch.counters) if code.counts else 0
@@ -60,18 +60,20 @@ class _Kernel:
         self._parameters = ctypes.addressof(addresses)
         self._cells = np.ctypeslib.as_array(self._values)[: self._pointers]
 
-    def start(self, stream: Any) -> None:
-        """Start it on the operands that the table has now."""
+    def start(self, stream: int, *, early: bool = False) -> None:
+        """See :class:`~accord.backends.cuda.parts.Kernel`; it is started on the operands that the table has now."""
         np.add(self._table, self._shifts, out=self._cells)
         aligned = not int(np.bitwise_or.reduce(self._cells, initial=0)) & 15
-        function = self._functions.get(aligned)
-        if function is None:
+        found = self._functions.get(aligned)
+        if found is None:
             binary = binary_of(Variant.of(self._code, self._launch, aligned=aligned), self._gpu.architecture)
-            function = self._functions[aligned] = self._loaded(binary)
+            waits = binary.waits and not self._code.foreign  # what a user's kernel does before it waits, nobody knows
+            found = self._functions[aligned] = self._loaded(binary), waits
             self._maps.boxes = binary.maps
+        function, waits = found
         if self._launch.maps:
             self._maps.write(self._cells)
-        self._gpu.launch(function, self._launch.grid, self._parameters, stream)
+        self._gpu.launch(function, self._launch.grid, self._parameters, stream, early=early and waits)
 
     def __del__(self) -> None:
         for address in (self._scratch, self._counters):
