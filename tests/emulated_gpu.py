@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.cuda import driver, program
+from accord.backends.cuda import cublas, driver, program
 from accord.backends.cuda.code import CudaLaunch, KernelText, function_of
 from accord.backends.cuda.declared import DeclaredCode
 from accord.backends.cuda.loss import Losable
@@ -32,6 +32,10 @@ NAMES = {
 
 #: The interpreter changes Triton's language for the time of a kernel.
 _INTERPRETER = threading.Lock()
+
+
+#: The device that was made current in this thread.
+ENTERED = threading.local()
 
 
 class Operation:
@@ -80,6 +84,7 @@ class EmulatedDevice(Losable):
 
     name, architecture, processors, shared = "emulated", 80, 4, 100 << 10
     cache, gate = 4096, None
+    driver_version = 13000
 
     def __init__(self, ordinal: int = 0) -> None:
         super().__init__(ordinal)
@@ -108,6 +113,7 @@ class EmulatedDevice(Losable):
 
     def enter(self) -> None:
         self.refuse_lost()
+        ENTERED.device = self
 
     # memory
 
@@ -406,6 +412,8 @@ def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
     patch(driver, "_device", _numbered)
     patch(driver, "ordinal_of", _owner)
     patch(program, "_Kernel", EmulatedKernel)
+    patch(cublas, "_located", lambda major: None)
+    patch(cublas, "_LIBRARIES", {})
     from accord.backends.cuda import CudaBackend, tuner
 
     patch(CudaBackend, "_compile", lambda self, launches: None)

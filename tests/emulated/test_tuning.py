@@ -24,17 +24,7 @@ RNG = np.random.default_rng(11)
 W = (RNG.standard_normal((64, 40)) / 8).astype(F)
 
 
-@pytest.fixture(autouse=True)
-def quick(tmp_path, monkeypatch):
-    monkeypatch.setenv("ACCORD_CACHE", str(tmp_path))
-    monkeypatch.setattr(tuner, "_LAUNCHES", (1, 2))
-    monkeypatch.setattr(tuner, "_TURNS", 2)
-    monkeypatch.setattr(choices, "_OUTCOMES", choices.OrderedDict())
-    backend.__dict__.pop("_tuner", None)
-    yield
-    if "_tuner" in backend.__dict__:
-        backend._tuner.stop()
-        backend.__dict__.pop("_tuner")
+pytestmark = pytest.mark.usefixtures("quick_tuning")
 
 
 @pytest.fixture

@@ -118,8 +118,7 @@ def native(
     choice = contraction_choice(kernel, hints, weights, None, (*known, 0)) if len(known) == len(dims) else None
     if choice is not None:
         scratch = choice.room
-        multiplying, adding = choice.started(choice.rule)
-        texts = multiplying.kernel, adding.kernel
+        texts = choice.texts(choice.rule)
     operands = [*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras]
     room: DimLike = 0
     phases = []
