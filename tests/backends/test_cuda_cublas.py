@@ -16,7 +16,7 @@ from accord.backends.cuda import cublas
 from accord.backends.cuda.contraction import Factor, Window, contraction_kernel
 from accord.backends.cuda.library_product import ProductLaunch, product_of
 from accord.backends.epilogue import Extra
-from accord.expr.lang import call, cast, operand
+from accord.expr.lang import call, cast, const, operand
 from accord.expr.primitives import max_
 from accord.ir.strides import Access
 from emulated_cublas import ATTRIBUTES, install_cublas
@@ -49,6 +49,7 @@ def finished(kind, dtype, stored):
         "scaled": (SUM * 0.25, (), lambda s: s / 4),
         "bias": (SUM + one, ("bias",), lambda s, b: s + b),
         "relu": (max_(0.0, one + SUM), ("bias",), lambda s, b: np.maximum(s + b, 0)),
+        "relu too": (call("max", SUM + one, const(0.0, "f32")), ("bias",), lambda s, b: np.maximum(s + b, 0)),
         "residual": (one + SUM * 0.5, ("whole",), lambda s, r: s / 2 + r),
         "all": (max_(0.0, SUM + one + two * 3.0), ("bias", "whole"), lambda s, b, r: np.maximum(s + b + 3 * r, 0)),
         "gelu": (
@@ -65,7 +66,7 @@ def problems(draw):
     rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
     dtype = draw(st.sampled_from(["f16", "bf16", "f32"]))
     stored = draw(st.sampled_from([dtype, "f32"]))
-    kind = draw(st.sampled_from(["sum", "scaled", "bias", "relu", "residual", "all", "gelu"]))
+    kind = draw(st.sampled_from(["sum", "scaled", "bias", "relu", "relu too", "residual", "all", "gelu"]))
     batch = draw(st.sampled_from([(), (3,)]))
     m, n, k = (draw(st.integers(2, 9)) for _ in range(3))
     rank = 2 + len(batch)

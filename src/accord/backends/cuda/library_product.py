@@ -230,8 +230,9 @@ def _finish_of(kernel: ContractionKernel) -> _Finish | None:
     if inner.dtype != "f32":
         return None
     activation, inner = "", _unrounded(inner)
-    if inner.op == "max" and inner.args[0].op == "const" and inner.args[0].value == 0:
-        activation, inner = "relu", inner.args[1]
+    zeros = [k for k, a in enumerate(inner.args) if a.op == "const" and a.value == 0] if inner.op == "max" else []
+    if zeros:
+        activation, inner = "relu", inner.args[1 - zeros[0]]
     elif inner.op == "gelu_tanh":
         if bits(kernel.out.dtype) > 16:  # how exact the library's is, it does not say
             return None
