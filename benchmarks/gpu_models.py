@@ -15,7 +15,8 @@ needs is recorded afterwards, by CUPTI.
 Peers: ``eager``, ``compile`` (torch.compile, mode reduce-overhead: CUDA graphs), ``autotune`` (mode max-autotune, with
 CUDA graphs), ``ort`` (ONNX Runtime's CUDA provider with a CUDA graph and bound inputs and outputs, in a process of its
 own). Of models made of convolutions each is timed with channels last too, and the better counts. "sum" is what
-the library kernels of the model add up to (``benchmarks/gpu_sums.py``), measured in the same process.
+the library kernels of the model add up to (``benchmarks/gpu_sums.py``), and "in a row" what they take one after the
+other, measured in the same process.
 """
 
 from __future__ import annotations
@@ -206,8 +207,8 @@ def _write(options: argparse.Namespace, results: dict[str, Any]) -> None:
 
 
 _HEAD = (
-    "| model | Accord | eager | compile | autotune | ONNX Runtime | best ÷ Accord | device | sum | error (peers) "
-    "| start |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    "| model | Accord | eager | compile | autotune | ONNX Runtime | best ÷ Accord | device | sum | in a row "
+    "| error (peers) | start |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -228,7 +229,8 @@ def _row(name: str, found: dict[str, Any]) -> str:
     total = found["sum"].get("seconds")
     notes = "".join(f" {n}: {why[:160]};" for n, why in found["left out"].items())
     elsewhere = f" elsewhere: {', '.join(found['elsewhere'])}" if found["elsewhere"] else ""
-    times = f"{ms(found['seconds']['accord'])} | {peers} | {ratio} | {ms(device)} | {ms(total)}"
+    row = found["sum"].get("in a row")
+    times = f"{ms(found['seconds']['accord'])} | {peers} | {ratio} | {ms(device)} | {ms(total)} | {ms(row)}"
     return f"| {name} | {times} | {last} |{notes}{elsewhere}"
 
 

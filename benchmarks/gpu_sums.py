@@ -1,5 +1,7 @@
 """What the best library kernels of a model add up to, each timed alone in a CUDA graph: nothing between them counts.
 
+Beside that, what they take one after the other in one graph, with the clock that the device keeps up for so long.
+
 Products are cuBLAS's (through PyTorch, with bias and GELU where it fuses them), attention is the faster of PyTorch's
 flash and cuDNN backends, a normalisation counts as a copy of its tensor, convolutions are cuDNN's of channels-last
 images without bias or activation. Embeddings, residuals and whatever else is elementwise count as nothing.
@@ -7,8 +9,10 @@ images without bias or activation. Embeddings, residuals and whatever else is el
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +24,32 @@ __all__ = ["of_block", "of_convolutions"]
 #: Bytes that the rotating sets of operands of one kernel take together: operands are not in the cache.
 _ROTATED = 200 << 20
 _MOST_SETS = 24
+
+
+class Kernel(NamedTuple):
+    """One kernel of a model.
+
+    Attributes:
+        name: The same for those of one size.
+        make: Its operands.
+        call: Starts it on them.
+    """
+
+    name: str
+    make: Callable[[], tuple[torch.Tensor, ...]]
+    call: Callable[..., Any]
+
+
+def _summed(kernels: Sequence[Kernel]) -> dict[str, Any]:
+    """Seconds of a model's kernels: the sum of the times of each alone, and all of them one after the other."""
+    us = {k.name: _us(k.make, k.call) for k in dict.fromkeys(kernels)}
+    counts = Counter(k.name for k in kernels)
+    calls = [functools.partial(k.call, *k.make()) for k in kernels]
+    return {
+        "seconds": sum(us[k.name] for k in kernels) * 1e-6,
+        "in a row": median_us(calls) * len(calls) * 1e-6,
+        "us": {f"{counts[n]} × {n}": t for n, t in us.items()},
+    }
 
 
 def _us(make: Callable[[], tuple[torch.Tensor, ...]], call: Callable[..., Any]) -> float:
@@ -34,33 +64,36 @@ def _half(*shape: int) -> torch.Tensor:
 
 
 def of_block(block: Block) -> dict[str, Any]:
-    """Of a transformer: microseconds of each kernel, and their sum in seconds."""
+    """Of a transformer: what its kernels take, see :func:`_summed`."""
     rows, width = block.batch * block.tokens, block.width
 
-    def product(m: int, n: int, k: int) -> float:
-        return _us(lambda: (_half(m, k), _half(n, k), _half(n)), F.linear)
+    def product(name: str, m: int, n: int, k: int, call: Callable[..., Any] = F.linear) -> Kernel:
+        return Kernel(name, lambda: (_half(m, k), _half(n, k), _half(n)), call)
 
     def gelu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch._addmm_activation(b, x, w.t(), use_gelu=True)
 
     shape = (block.batch, block.heads, block.tokens, width // block.heads)
-    found = {
-        "query, key and value": product(rows, 3 * width, width),
-        "attention": min(_attention(shape, block.causal).values()),
-        "output": product(rows, width, width),
-        "up, with GELU": _us(lambda: (_half(rows, width), _half(4 * width, width), _half(4 * width)), gelu),
-        "down": product(rows, width, 4 * width),
-        "normalisation": _us(lambda: (_half(rows, width), _half(rows, width)), lambda x, y: y.copy_(x)),
-    }
-    total = block.layers * (sum(found.values()) + found["normalisation"])
-    if block.extra is not None:
-        found["embedding of patches"] = product(*block.extra)
-        total += found["embedding of patches"]
-    return {"seconds": total * 1e-6, "us": found, "layers": block.layers}
+    norm = Kernel("normalisation", lambda: (_half(rows, width), _half(rows, width)), lambda x, y: y.copy_(x))
+    layer = [
+        product("query, key and value", rows, 3 * width, width),
+        _attention(shape, block.causal),
+        product("output", rows, width, width),
+        norm,
+        product("up, with GELU", rows, 4 * width, width, gelu),
+        product("down", rows, width, 4 * width),
+        norm,
+    ]
+    first = [] if block.extra is None else [product("embedding of patches", *block.extra)]
+    return _summed([*first, *(layer * block.layers)])
 
 
-def _attention(shape: tuple[int, ...], causal: bool) -> dict[str, float]:
+def _attention(shape: tuple[int, ...], causal: bool) -> Kernel:
+    """The faster of PyTorch's flash and cuDNN backends."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def make() -> tuple[torch.Tensor, ...]:
+        return _half(*shape), _half(*shape), _half(*shape)
 
     found = {}
     for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
@@ -70,31 +103,31 @@ def _attention(shape: tuple[int, ...], causal: bool) -> dict[str, float]:
                 return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
         try:
-            found[backend.name] = _us(lambda: (_half(*shape), _half(*shape), _half(*shape)), call)
+            found[_us(make, call)] = call
         except RuntimeError:  # it does not take this shape
             continue
-    return found
+    return Kernel("attention", make, found[min(found)])
 
 
 def of_convolutions(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> dict[str, Any]:
-    """Of the convolutions of a module in half precision: microseconds of each kind, and their sum in seconds."""
-    seen: dict[tuple[Any, ...], int] = {}
+    """Of the convolutions of a module in half precision: what they take, see :func:`_summed`."""
+    kinds: dict[tuple[Any, ...], Kernel] = {}
+    kernels = []
 
     def note(conv: torch.nn.Conv2d, inputs: tuple[torch.Tensor, ...], _: torch.Tensor) -> None:
         options = (conv.stride, conv.padding, conv.dilation, conv.groups)
-        key = (tuple(inputs[0].shape), tuple(conv.weight.shape), *options)
-        seen[key] = seen.get(key, 0) + 1
+        image, weight = tuple(inputs[0].shape), tuple(conv.weight.shape)
+        key = (image, weight, *options)
+        if key not in kinds:
+            kinds[key] = Kernel(
+                f"{list(image)} by {list(weight)}, step {conv.stride[0]}",
+                lambda: tuple(_half(*s).contiguous(memory_format=torch.channels_last) for s in (image, weight)),
+                lambda x, w: F.conv2d(x, w, None, *options),
+            )
+        kernels.append(kinds[key])
 
     hooks = [m.register_forward_hook(note) for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
     module(*given)
     for h in hooks:
         h.remove()
-    us = {}
-    for (image, weight, *options), count in seen.items():
-
-        def make(image: Any = image, weight: Any = weight) -> tuple[torch.Tensor, ...]:
-            return tuple(_half(*s).contiguous(memory_format=torch.channels_last) for s in (image, weight))
-
-        one = _us(make, lambda x, w, o=options: F.conv2d(x, w, None, *o))
-        us[f"{count} × {list(image)} by {list(weight)}, step {options[0][0]}"] = count * one
-    return {"seconds": sum(us.values()) * 1e-6, "us": us}
+    return _summed(kernels)

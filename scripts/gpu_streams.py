@@ -171,7 +171,7 @@ class Spinner:
     def __init__(self, gpu: Device, seconds: float) -> None:
         gpu.enter()
         self._gpu = gpu
-        self._kernel = gpu.function(_SPIN, "spin", 1, 0)
+        self._kernel = gpu.function(_SPIN, "spin", (1, 1, 1), 0)
         self._limit = ctypes.c_uint64(int(seconds * 1e9))
         self._address = ctypes.c_void_p(ctypes.addressof(self._limit))
         self.phases: set[int] = set()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from accord.backends.memory import DeviceArray
 from accord.backends.protocol import HostKernel
 from accord.backends.reference import backend as reference
 from accord.backends.view import NodeView
@@ -106,7 +107,7 @@ class StepChecker(Watch):
                 run.execute(segment)
                 self._note_written(run, index)
                 continue
-            inputs = [_copy(run.value(slot)) for slot in run.step(index).inputs]
+            inputs = [_copy(_near(run.value(slot))) for slot in run.step(index).inputs]
             if self._is_changed(run, index, inputs):
                 run.execute(segment)
                 continue
@@ -128,7 +129,7 @@ class StepChecker(Watch):
             if slot >= 0:
                 names.append(run.executor.plan.slots[slot].name)
                 right.append(value)
-                found.append(run.value(slot))
+                found.append(_near(run.value(slot)))
         worst = next(iter(differences(names, right, found, self._step_bounds(run, index))), None)
         if worst is not None and worst.is_fault:
             self.fault = StepFault(step.placement, worst)
@@ -190,7 +191,7 @@ class StepChecker(Watch):
     def _note_written(self, run: Running, index: int) -> None:
         for slot in run.step(index).outputs:
             if slot >= 0:
-                self._written[id(run.executor), slot] = _digest(run.value(slot))
+                self._written[id(run.executor), slot] = _digest(_near(run.value(slot)))
 
     def _is_changed(self, run: Running, index: int, inputs: Sequence[Any]) -> bool:
         """Whether an input is not what its maker wrote."""
@@ -204,6 +205,11 @@ class StepChecker(Watch):
                 self.fault = StepFault(step.placement, changed, memory=True)
                 return True
         return False
+
+
+def _near(value: Any) -> Any:
+    """A value in the host's memory."""
+    return value.numpy() if isinstance(value, DeviceArray) else value
 
 
 def _copy(value: Any) -> Any:

@@ -152,6 +152,7 @@ def _compile_for(
         joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
         runs=lambda node: _runs(own, NodeView(node, analyzer)),
         device=chosen[0].device,
+        scales_rows=chosen[0].scales_rows,
     )
     for phase in phases():
         level = MAX_LEVEL if phase.asked and analyzer.storage is not None else options.level

@@ -55,6 +55,7 @@ class CudaBackend(Backend):
 
     device = "cuda"
     stores_halves = True
+    scales_rows = True
     hosts = ("cpu", "reference")
     #: Of the order of today's GPUs, in a graph; it decides what is worth a stream, nothing else.
     concurrency = Concurrency(streams=4, event=1e-6, least=2.5e-6, flops=2e14, bandwidth=3e12, link=4e10)

@@ -1,0 +1,124 @@
+"""Normalisations that become a factor of each row of the products that read them."""
+
+from __future__ import annotations
+
+from math import erf
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+import accord
+from builders import model, node
+
+F16, BF16 = np.float16, ml_dtypes.bfloat16
+FEW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
+#: Relative to the deviation of what is expected.
+NEAR = {F16: 4e-3, BF16: 3e-2}
+
+
+def network(rng, dtype, shape, columns, *, op, bias, after, products, view=None, axis=-1):
+    """Products of normalised rows of ``x + x``, each with what follows it."""
+    width = shape[-1]
+    weights = {"scale": (1 + 0.3 * rng.standard_normal(width)).astype(dtype)}
+    inputs = ["s", "scale"]
+    if op == "LayerNormalization" and bias:
+        weights["shift"] = rng.standard_normal(width).astype(dtype)
+        inputs.append("shift")
+    nodes = [node("Add", ["x", "x"], ["s"]), node(op, inputs, ["n"], axis=axis, epsilon=1e-5)]
+    rows = "n"
+    if view is not None:
+        weights["to"] = np.array(view, np.int64)
+        nodes.append(node("Reshape", ["n", "to"], ["v"]))
+        rows = "v"
+    for k in range(products):
+        weights[f"w{k}"] = (rng.standard_normal((width, columns)) / np.sqrt(width)).astype(dtype)
+        nodes.append(node("MatMul", [rows, f"w{k}"], [f"p{k}"]))
+        last = f"p{k}"
+        if after:
+            weights[f"b{k}"] = rng.standard_normal(columns).astype(dtype)
+            nodes += [node("Add", [last, f"b{k}"], [f"a{k}"]), node("Gelu", [f"a{k}"], [f"y{k}"])]
+            last = f"y{k}"
+        nodes[-1].output[0] = f"y{k}"
+    return model(nodes, {"x": (dtype, list(shape))}, [f"y{k}" for k in range(products)], weights, opset=23)
+
+
+def expected(proto, x):
+    """In float64, of the model's own numbers."""
+    known = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in proto.graph.initializer}
+    known["x"] = x.astype(np.float64)
+    for n in proto.graph.node:
+        a = [known[i] for i in n.input]
+        if n.op_type == "Add":
+            out = a[0] + a[1]
+        elif n.op_type == "Reshape":
+            out = a[0].reshape(a[1].astype(int))
+        elif n.op_type == "MatMul":
+            out = a[0] @ a[1]
+        elif n.op_type == "Gelu":
+            out = a[0] * 0.5 * (1 + np.vectorize(erf)(a[0] / np.sqrt(2)))
+        else:
+            centre = a[0].mean(-1, keepdims=True) if n.op_type == "LayerNormalization" else 0.0
+            out = (a[0] - centre) / np.sqrt(((a[0] - centre) ** 2).mean(-1, keepdims=True) + 1e-5) * a[1]
+            out = out + a[2] if len(a) > 2 else out
+        known[n.output[0]] = out
+    return [known[o.name] for o in proto.graph.output]
+
+
+def check(proto, x, dtype, *, folded=True):
+    m = accord.load(proto.SerializeToString(), device="cuda")
+    ops = [s.placement.op for s in m.plan.steps]
+    assert any("Normalization" in o for o in ops) != folded, ops
+    for got, exact in zip(m(x), expected(proto, x), strict=True):
+        error = np.abs(got.astype(np.float64) - exact).max() / exact.std()
+        assert error < NEAR[dtype] * (1 + np.abs(x.astype(np.float64)).max() / x.astype(np.float64).std() / 8), error
+    return m
+
+
+@FEW
+@given(
+    dtype=st.sampled_from([F16, BF16]), rows=st.sampled_from([(1,), (5,), (2, 7), (40,)]),
+    width=st.sampled_from([8, 24, 64, 129]), columns=st.sampled_from([8, 40, 65]), bias=st.booleans(),
+    op=st.sampled_from(["LayerNormalization", "RMSNormalization"]), after=st.booleans(), products=st.integers(1, 2),
+    centre=st.sampled_from([0.0, 0.5, 8.0]),
+)  # fmt: skip
+def test_rows_are_scaled_behind_the_product(gpu, dtype, rows, width, columns, bias, op, after, products, centre):
+    rng = np.random.default_rng(width * columns)
+    proto = network(rng, dtype, (*rows, width), columns, op=op, bias=bias, after=after, products=products)
+    check(proto, (rng.standard_normal((*rows, width)) + centre).astype(dtype), dtype)
+
+
+def test_through_another_form_of_the_rows(gpu):
+    rng = np.random.default_rng(0)
+    given = {"op": "LayerNormalization", "bias": True, "after": True, "products": 1}
+    proto = network(rng, F16, (2, 3, 16), 8, view=[3, 2, 16], **given)
+    x = rng.standard_normal((2, 3, 16)).astype(F16)
+    check(proto, x, F16)
+    proto = network(rng, F16, (2, 6, 16), 8, view=[2, 3, 32], **{**given, "products": 0})
+    proto.graph.output.append(onnx.ValueInfoProto(name="v"))
+    m = accord.load(proto.SerializeToString(), device="cuda")  # other rows
+    assert any("Normalization" in s.placement.op for s in m.plan.steps)
+
+
+@pytest.mark.parametrize("kind", ["float32", "read twice", "not the last axis", "level 1", "switched off"])
+def test_what_stays(gpu, kind):
+    rng = np.random.default_rng(0)
+    dtype = np.float32 if kind == "float32" else F16
+    given = {"op": "LayerNormalization", "bias": True, "after": False, "products": 1}
+    proto = network(rng, dtype, (4, 16), 8, axis=0 if kind == "not the last axis" else -1, **given)
+    if kind == "not the last axis":
+        for t in proto.graph.initializer:
+            if t.name in ("scale", "shift"):
+                t.CopyFrom(numpy_helper.from_array(np.ones((4, 16), dtype), t.name))
+    if kind == "read twice":
+        proto.graph.node.append(node("Neg", ["n"], ["z"]))
+        proto.graph.output.append(onnx.ValueInfoProto(name="z"))
+    options = {"level": 1} if kind == "level 1" else {"disabled_rules": ["fold-normalisation"]}
+    m = accord.load(
+        proto.SerializeToString(), device="cuda", **(options if kind in ("level 1", "switched off") else {})
+    )
+    assert any("Normalization" in s.placement.op for s in m.plan.steps)
