@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from accord.backends.cuda import cublas, driver, program
+from accord.backends.cuda.choices import BoundLaunch, Choice
 from accord.backends.cuda.code import CudaLaunch, KernelText, function_of
 from accord.backends.cuda.declared import DeclaredCode
 from accord.backends.cuda.loss import Losable
@@ -426,6 +427,17 @@ def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
 
 
 DEVICES: list[EmulatedDevice] = []
+
+
+def choice_of(model: Any) -> Choice:
+    """The choice of a model that has one."""
+    (found,) = {
+        p.launch.choice.key: p.launch.choice
+        for s in model.plan.steps
+        for p in getattr(s.kernel, "phases", ())
+        if isinstance(p.launch, BoundLaunch)
+    }.values()
+    return found
 
 
 def _owner(address: int) -> int:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import accord
 from accord.backends.cuda import backend, choices, cublas, parts, tuner
-from accord.backends.cuda.choices import BoundLaunch, name_of, outcome_of
+from accord.backends.cuda.choices import name_of, outcome_of
 from accord.backends.cuda.library_product import LibraryProduct
 from accord.backends.memory import DeviceArray
 from accord.cli import main
@@ -23,7 +23,7 @@ from accord.cli.placed import measured
 from accord.errors import ExecutionError
 from builders import model, node
 from emulated_cublas import PARTS, install_cublas
-from emulated_gpu import DEVICES, install
+from emulated_gpu import DEVICES, choice_of, install
 
 pytestmark = pytest.mark.usefixtures("quick_tuning")
 
@@ -49,17 +49,6 @@ def clock(gpu, monkeypatch):
     monkeypatch.setattr(gpu, "replay", replayed)
     monkeypatch.setattr(gpu, "seconds", lambda begin, end: last[0])
     return times
-
-
-def choice_of(m):
-    """The choice of the only product."""
-    (found,) = {
-        p.launch.choice.key: p.launch.choice
-        for s in m.plan.steps
-        for p in getattr(s.kernel, "phases", ())
-        if isinstance(p.launch, BoundLaunch)
-    }.values()
-    return found
 
 
 def drawn(dtype, *shape):
