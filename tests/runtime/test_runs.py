@@ -332,3 +332,24 @@ def test_a_failed_run_keeps_no_array_of_the_caller_alive():
     del x
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("index", [0, 3, -14])
+@pytest.mark.parametrize("order", [["part", "whole"], ["whole", "part"]])
+@pytest.mark.parametrize("size", [16, None])
+def test_a_part_of_an_output_is_an_output_too(index: int, order: list[str], size: int | None) -> None:
+    """The array that both are in is as large as the whole, whichever comes first."""
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        node("Reshape", ["r", "to"], ["whole"]),
+        node("Gather", ["whole", "index"], ["part"], axis=0),
+        node("Neg", ["part"], ["n"]),
+    ]
+    constants = {"to": np.array([-1, 1], np.int64), "index": np.array(index, np.int64)}
+    proto = model(nodes, {"x": (np.float32, [size])}, [*order, "n"], constants)
+    x = np.linspace(-1, 1, 16, dtype=np.float32)
+    for level in range(4):
+        found = dict(zip([*order, "n"], accord.load(proto.SerializeToString(), level=level)(x), strict=True))
+        np.testing.assert_array_equal(found["whole"], np.maximum(x, 0).reshape(-1, 1))
+        np.testing.assert_array_equal(found["part"], found["whole"][index])
+        np.testing.assert_array_equal(found["n"], -found["part"])

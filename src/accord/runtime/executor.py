@@ -78,11 +78,13 @@ class Executor:
         ]
         #: Whether steps find sizes out while they run, which they add to a run's symbols.
         self._late = any(s.late for s in plan.steps)
-        #: For each memory class that is returned, the output that owns the array; others of the class are copied.
+        #: For each memory class that is returned, the output that owns the array, which is all of it; others of the
+        #: class are copied.
         self._owners: dict[int, int] = {}
         for i in plan.outputs:
-            if plan.slots[i].storage is Storage.OUTPUT:
-                self._owners.setdefault(plan.slots[i].root, i)
+            slot = plan.slots[i]
+            if slot.storage is Storage.OUTPUT and (slot.nbytes, slot.offset) == (plan.slots[slot.root].nbytes, 0):
+                self._owners.setdefault(slot.root, i)
         self._owned = [
             (position, i, plan.slots[i].root, dtype)
             for position, i in enumerate(plan.outputs)
