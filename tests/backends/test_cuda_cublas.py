@@ -32,7 +32,7 @@ def library(tmp_path, monkeypatch):
 
 def device(version=13000):
     """A GPU that does at once what it is asked for."""
-    gpu = SimpleNamespace(ordinal=0, driver_version=version, refuse_lost=lambda: None, start=lambda name: None)
+    gpu = SimpleNamespace(ordinal=0, driver_version=version, start=lambda name: None)
     gpu.enter = lambda: setattr(ENTERED, "device", gpu)
     gpu.put = lambda name, work, stream: work()
     return gpu
@@ -174,6 +174,8 @@ WHOLE, BIAS, DOWN = ("f16", (5, 1)), ("f16", (0, 1)), ("f16", (1, 0))
         (SUM + X1, (("f16", (8, 1)),), {}),
         (SUM + X1, (("f16", (0, 0)),), {}),
         (SUM + operand(1, "f32"), (("f32", (0, 1)),), {}),
+        (cast(cast(SUM, "i32"), "f32"), (), {}),
+        (cast(cast(SUM, "bool"), "f32") + X1, (BIAS,), {}),
         (SUM, (), {"out": (10, 2)}),
         (SUM, (), {"a": (16, 2)}),
         (SUM, (), {"b": (0, 1)}),
@@ -251,6 +253,8 @@ def test_where_it_is_not_the_remedy_is_said(nowhere):
     assert cublas.identity(13000) == ""
     assert cublas.lacking(device()) == "cuBLASLt is not installed: pip install nvidia-cublas"
     assert cublas.algorithms(device(), linear(SUM), 0, 3) == ()
+    cublas._LIBRARIES.clear()
+    assert cublas.lacking(device(12080)) == "cuBLASLt is not installed: pip install nvidia-cublas-cu12"
 
 
 def test_packages_come_before_the_system(nowhere, monkeypatch):

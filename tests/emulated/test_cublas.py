@@ -20,10 +20,10 @@ from accord.backends.cuda.library_product import LibraryProduct
 from accord.backends.memory import DeviceArray
 from accord.cli import main
 from accord.cli.placed import measured
-from accord.errors import ExecutionError
+from accord.errors import DeviceLostError, ExecutionError
 from builders import model, node
 from emulated_cublas import PARTS, install_cublas
-from emulated_gpu import DEVICES, choice_of, install
+from emulated_gpu import DEVICES, ENTERED, choice_of, install
 
 pytestmark = pytest.mark.usefixtures("quick_tuning")
 
@@ -323,6 +323,19 @@ def test_a_failure_names_the_library_and_what_to_do(gpu, library, clock):
     with pytest.raises(ExecutionError, match="cublasLtMatmul of cuBLASLt failed: CUBLAS_STATUS_NOT_SUPPORTED") as e:
         m(drawn(H, 24, 48))
     assert "ACCORD_CUBLASLT=0" in e.value.remedy
+
+
+def test_a_lost_device_is_told_as_such(gpu, library, clock):
+    """The library only says that it could not start."""
+    proto, _ = CASES["alone"].proto(H)
+    m = accord.load(proto, device="cuda", tuning="full")
+    m(drawn(H, 24, 48))
+    library.version = 14
+    gpu.note_loss("ILLEGAL_ADDRESS")
+    gpu.enter = lambda: setattr(ENTERED, "device", gpu)  # it was lost after this run had begun
+    gpu.event = gpu.refuse_lost
+    with pytest.raises(DeviceLostError):
+        m(drawn(H, 24, 48))
 
 
 def test_what_is_described_is_given_back(gpu, library, clock):

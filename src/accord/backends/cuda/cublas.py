@@ -23,10 +23,8 @@ from accord.backends.cuda.library_product import LibraryProduct, Matrix, MatrixP
 from accord.backends.protocol import Array
 from accord.errors import ExecutionError
 
-__all__ = ["REMEDY", "ProductCall", "algorithms", "identity", "installed", "lacking"]
+__all__ = ["ProductCall", "algorithms", "identity", "installed", "lacking"]
 
-#: How to have the library.
-REMEDY: Final = "pip install nvidia-cublas"
 #: The library by CUDA's major version, and where NVIDIA's packages for Python have it.
 _FILES: Final = {13: ("libcublasLt.so.13", "nvidia/cu13/lib"), 12: ("libcublasLt.so.12", "nvidia/cublas/lib")}
 _CACHE: Final = Path("/etc/ld.so.cache")
@@ -116,7 +114,7 @@ def lacking(gpu: Device) -> str:
     if os.environ.get("ACCORD_CUBLASLT", "1") == "0":
         return "cuBLASLt is not used: ACCORD_CUBLASLT=0"
     if not identity(gpu.driver_version):
-        return f"cuBLASLt is not installed: {REMEDY}"
+        return _missing(gpu.driver_version)
     try:
         _library(gpu)
     except ExecutionError as error:
@@ -149,7 +147,8 @@ class _Library:
         """
         status = getattr(self.entries, name)(*arguments)
         if status:
-            self.gpu.refuse_lost()
+            # it does not say whether what was started before has broken the device; the driver does, at any call
+            self.gpu.forget_event(self.gpu.event())
             raise ExecutionError(
                 f"{name} of cuBLASLt failed: {self.entries.cublasLtGetStatusName(status).decode()}",
                 remedy="ACCORD_CUBLASLT=0 does without the library.",
@@ -188,7 +187,7 @@ def _library(gpu: Device) -> _Library:
         if found is None:
             path = installed(gpu.driver_version)
             try:
-                found = f"cuBLASLt is not installed: {REMEDY}" if path is None else _Library(gpu, path)
+                found = _missing(gpu.driver_version) if path is None else _Library(gpu, path)
             except (OSError, AttributeError) as error:
                 found = f"{path} cannot be loaded: {error}"
             except ExecutionError as error:
@@ -197,6 +196,11 @@ def _library(gpu: Device) -> _Library:
     if isinstance(found, str):
         raise ExecutionError(found)
     return found
+
+
+def _missing(driver: int) -> str:
+    package = "nvidia-cublas" if driver // 1000 >= max(_FILES) else "nvidia-cublas-cu12"
+    return f"cuBLASLt is not installed: pip install {package}"
 
 
 class _Owned:

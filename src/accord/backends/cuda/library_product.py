@@ -258,8 +258,10 @@ def _finish_of(kernel: ContractionKernel) -> _Finish | None:
 
 def _unrounded(expr: Expr) -> Expr:
     """What a float32 was before it was rounded to 16 bits: nothing has to be between parts of one kernel."""
-    while expr.op == "cast" and expr.args[0].op == "cast" and expr.args[0].args[0].dtype == expr.dtype == "f32":
-        expr = expr.args[0].args[0]
+    while expr.op == "cast" and (narrow := expr.args[0]).op == "cast" and narrow.dtype in ("f16", "bf16"):
+        if narrow.args[0].dtype != "f32" or expr.dtype != "f32":
+            break
+        expr = narrow.args[0]
     return expr
 
 
