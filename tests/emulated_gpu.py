@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.cuda import driver, program
+from accord.backends.cuda import cublas, driver, program
+from accord.backends.cuda.choices import BoundLaunch, Choice
 from accord.backends.cuda.code import CudaLaunch, KernelText, function_of
 from accord.backends.cuda.declared import DeclaredCode
 from accord.backends.cuda.loss import Losable
@@ -35,6 +36,10 @@ NAMES = {
 
 #: The interpreter changes Triton's language for the time of a kernel.
 _INTERPRETER = threading.Lock()
+
+
+#: The device that was made current in this thread.
+ENTERED = threading.local()
 
 
 class Operation:
@@ -83,6 +88,7 @@ class EmulatedDevice(Losable):
 
     name, architecture, processors, shared = "emulated", 80, 4, 100 << 10
     cache, gate = 4096, None
+    driver_version = 13000
 
     def __init__(self, ordinal: int = 0) -> None:
         super().__init__(ordinal)
@@ -115,6 +121,7 @@ class EmulatedDevice(Losable):
 
     def enter(self) -> None:
         self.refuse_lost()
+        ENTERED.device = self
 
     # memory
 
@@ -437,6 +444,8 @@ def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
     patch(driver, "_device", _numbered)
     patch(driver, "ordinal_of", _owner)
     patch(program, "_Kernel", EmulatedKernel)
+    patch(cublas, "_located", lambda major: None)
+    patch(cublas, "_LIBRARIES", {})
     from accord.backends.cuda import CudaBackend, tuner
 
     patch(CudaBackend, "_compile", lambda self, launches: None)
@@ -449,6 +458,17 @@ def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
 
 
 DEVICES: list[EmulatedDevice] = []
+
+
+def choice_of(model: Any) -> Choice:
+    """The choice of a model that has one."""
+    (found,) = {
+        p.launch.choice.key: p.launch.choice
+        for s in model.plan.steps
+        for p in getattr(s.kernel, "phases", ())
+        if isinstance(p.launch, BoundLaunch)
+    }.values()
+    return found
 
 
 def _owner(address: int) -> int:

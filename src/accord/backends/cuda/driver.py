@@ -86,6 +86,7 @@ class Device(Losable):
         processors: Multiprocessors.
         shared: Bytes of shared memory that a block may use.
         space: The name of its memory.
+        driver_version: The driver's, as it tells it: 13000 for CUDA 13.0.
         cache: Bytes of the second-level cache.
         gate: What keeps runs from measurements while there are any.
     """
@@ -98,7 +99,7 @@ class Device(Losable):
         self.space = f"cuda:{ordinal}"
         self._driver = driver
         _start(driver)
-        version = self.call("cuDriverGetVersion")
+        self.driver_version = version = int(self.call("cuDriverGetVersion"))
         if version < OLDEST_DRIVER:
             raise BackendError(
                 "the NVIDIA driver is too old",

@@ -28,7 +28,7 @@ from accord.record import record
 if TYPE_CHECKING:
     from accord.backends.cuda.program import CudaProgram
 
-__all__ = ["PIECE", "Copy", "Entry", "Kernel", "Part", "TransferCode"]
+__all__ = ["PIECE", "Copy", "Entry", "Item", "Kernel", "Part", "TransferCode"]
 
 #: Graphs that one part of a program keeps, by addresses of its operands.
 _GRAPHS: Final = 4
@@ -56,7 +56,7 @@ class TransferCode:
 
 
 class Item(Protocol):
-    """A kernel or a copy."""
+    """A kernel, a call of a library, or a copy."""
 
     def start(self, stream: int) -> None:
         """Start it."""

@@ -18,12 +18,12 @@ import numpy as np
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, TensorMap, Variant, binary_of
 from accord.backends.cuda.driver import MAP_BYTES, Device, argument_array
 from accord.backends.cuda.lanes import Events, Lanes, borrowed
-from accord.backends.cuda.parts import Copy, Entry, Kernel, Part, TransferCode
-from accord.backends.protocol import Array, Caller, Launches, Pending, Program, Turn, Turns
+from accord.backends.cuda.parts import Copy, Entry, Item, Kernel, Part, TransferCode
+from accord.backends.protocol import Array, Caller, Launch, Launches, Pending, Program, Turn, Turns
 from accord.errors import CompileError, ExecutionError
 from accord.expr.lang import bits
 
-__all__ = ["CudaProgram", "TransferCode"]
+__all__ = ["CudaProgram", "TransferCode", "item_of"]
 
 #: Pointers that Triton adds to a kernel at most: to memory for descriptors, and one that is null.
 _SCRATCH: Final = 2
@@ -99,6 +99,30 @@ def _zeros(gpu: Device, count: int) -> int:
         gpu.to_device(address, words.ctypes.data, words.nbytes, lanes.origin)
         gpu.wait(lanes.origin)
     return address
+
+
+def item_of(gpu: Device, code: KernelText | None, launch: Launch, table: Array, refusal: int) -> Item:
+    """What a launch starts.
+
+    Args:
+        gpu: The device.
+        code: The phase's text; None if a library has the kernel.
+        launch: How it is started.
+        table: Addresses of its operands.
+        refusal: Where it writes that it refuses its data.
+
+    Raises:
+        ExecutionError: it is a library's, which cannot be used.
+    """
+    if isinstance(launch, CudaLaunch):
+        text = launch.text or code  # a way that was measured may have another text
+        assert text is not None
+        return _Kernel(gpu, text, launch, table, refusal)
+    from accord.backends.cuda.cublas import ProductCall
+    from accord.backends.cuda.library_product import ProductLaunch
+
+    assert isinstance(launch, ProductLaunch)
+    return ProductCall(gpu, launch, table)
 
 
 class _Maps:
@@ -229,14 +253,12 @@ class CudaProgram(Program):
         self._refusals = Words(gpu, len(launches) if self._checked else 0)
         self._entries: list[Entry] = []
         for number, ((phase, launch), table) in enumerate(zip(launches, operands, strict=True)):
-            item: _Kernel | Copy
+            item: Item
             if isinstance(phase.code, TransferCode):
                 item = Copy(gpu, phase.code, launch, table)
             else:
                 assert isinstance(phase.code, KernelText)
-                assert isinstance(launch, CudaLaunch)
-                code = launch.text or phase.code  # a way that was measured may have another text
-                item = _Kernel(gpu, code, launch, table, self._refusals.address + number * _REFUSAL)
+                item = item_of(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
             self._entries.append(Entry(number, item, table, turns[number]))
         self._copies = [e.item for e in self._entries if isinstance(e.item, Copy)]
         self._events = Events(gpu)

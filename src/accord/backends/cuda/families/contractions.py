@@ -122,8 +122,7 @@ def native(
     choice = contraction_choice(kernel, hints, weights, None, (*known, 0)) if len(known) == len(dims) else None
     if choice is not None:
         scratch = choice.room
-        multiplying, adding = choice.started(choice.rule)
-        texts = multiplying.kernel, adding.kernel
+        texts = choice.texts(choice.rule)
     results = 2 if kernel.deviation is not None else 1
     operands = [*range(2 + extras + results), 2 + extras + results if scratch else 2 + extras]
     room: DimLike = 0
