@@ -6,6 +6,7 @@ The process has to be started with ``TRITON_INTERPRET=1``. Everything but the dr
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import os
 import struct
@@ -16,13 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from accord.backends.cuda import driver, program
+from accord.backends.cuda import cublas, driver, program
+from accord.backends.cuda.choices import BoundLaunch, Choice
 from accord.backends.cuda.code import CudaLaunch, KernelText, function_of
 from accord.backends.cuda.declared import DeclaredCode
 from accord.backends.cuda.loss import Losable
+from accord.backends.cuda.parts import Kernel
 from accord.backends.memory import MemoryFullError
 from accord.kernels.interpreter import interpret
 from accord.kernels.launch import Memory
+from dependence import waits
 
 NAMES = {
     "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "bool": "int8",
@@ -32,6 +36,10 @@ NAMES = {
 
 #: The interpreter changes Triton's language for the time of a kernel.
 _INTERPRETER = threading.Lock()
+
+
+#: The device that was made current in this thread.
+ENTERED = threading.local()
 
 
 class Operation:
@@ -80,6 +88,7 @@ class EmulatedDevice(Losable):
 
     name, architecture, processors, shared = "emulated", 80, 4, 100 << 10
     cache, gate = 4096, None
+    driver_version = 13000
 
     def __init__(self, ordinal: int = 0) -> None:
         super().__init__(ordinal)
@@ -100,6 +109,10 @@ class EmulatedDevice(Losable):
         self._captures: dict[int, _Capture] = {}  # by stream
         self._handles = itertools.count(1000)
         self._queue = threading.RLock()
+        #: Streams on which a kernel came last, with no event or other stream beside it.
+        self._behind: set[int] = set()
+        #: Names of the kernels that may start early.
+        self.early: list[str] = []
         #: Kernels, by name, that read where there is no memory; it is noticed when somebody waits.
         self.failing: set[str] = set()
         self._failed = False
@@ -108,6 +121,7 @@ class EmulatedDevice(Losable):
 
     def enter(self) -> None:
         self.refuse_lost()
+        ENTERED.device = self
 
     # memory
 
@@ -192,6 +206,7 @@ class EmulatedDevice(Losable):
     def put(self, name: str, work: Callable[[], None], stream: int, nbytes: int = 0) -> None:
         """Put something on a stream, or into the graph that is being captured from it."""
         with self._queue:
+            self._behind.discard(stream)
             capture = self._captures.get(stream)
             if capture is not None:
                 made = Operation(len(capture.operations), name, work, capture.tails[stream], nbytes)
@@ -217,6 +232,17 @@ class EmulatedDevice(Losable):
         self.pending.append(made)
         return made
 
+    def put_kernel(self, name: str, work: Callable[[], None], stream: int, *, early: bool) -> None:
+        """Put a kernel on a stream; ``early``: it may start before the kernel in front of it is done."""
+        with self._queue:
+            if early:
+                capture = self._captures.get(stream)
+                tails = (self._tails if capture is None else capture.tails)[stream]
+                assert stream in self._behind and len(tails) == 1, f"{name} starts early behind what is no kernel"
+                self.early.append(name)
+            self.put(name, work, stream)
+            self._behind.add(stream)
+
     def event(self, *, timed: bool = False) -> int:
         handle = next(self._handles)
         self.events[handle] = frozenset(), None
@@ -230,10 +256,12 @@ class EmulatedDevice(Losable):
             capture = self._captures.get(stream)
             tails = self._tails if capture is None else capture.tails
             assert event in self.events
+            self._behind.discard(stream)
             self.events[event] = tails[stream], capture
 
     def follow(self, stream: int, event: int) -> None:
         with self._queue:
+            self._behind.discard(stream)
             operations, capture = self.events[event]
             own = self._captures.get(stream)
             if capture is None:
@@ -288,6 +316,7 @@ class EmulatedDevice(Losable):
     def capturing(self, stream: int):
         made: list[Any] = []
         capture = self._captures[stream] = _Capture(stream)
+        self._behind.discard(stream)
         try:
             yield made
         finally:
@@ -306,6 +335,7 @@ class EmulatedDevice(Losable):
     def replay(self, graph: list[Operation], stream: int) -> None:
         with self._queue:
             self.replayed += 1
+            self._behind.discard(stream)
             start = self._tails[stream]
             made: dict[Operation, Operation] = {}
             for node, o in enumerate(graph, 1):
@@ -319,21 +349,24 @@ class EmulatedDevice(Losable):
         graph.clear()
 
 
-class EmulatedKernel:
+class EmulatedKernel(Kernel):
     """Stands for :class:`accord.backends.cuda.program._Kernel`."""
 
     def __init__(
         self, gpu: EmulatedDevice, code: KernelText, launch: CudaLaunch, table: np.ndarray, refusal: int
     ) -> None:
         self.gpu, self.code, self.launch, self.table, self.refusal = gpu, code, launch, table, refusal
+        self.counters = np.zeros(max(launch.counters, 1), np.int32)
+        self.waits = not code.foreign and _waits(code)
 
-    def start(self, stream: Any) -> None:
+    def start(self, stream: int, *, early: bool = False) -> None:
         shifts = self.launch.shifts or [0] * len(self.table)
         addresses = [
             *(a + b for a, b in zip(self.table.tolist(), shifts, strict=True)),
             *([self.refusal] if self.code.refuses else []),
+            *([self.counters.ctypes.data] if self.code.counts else []),
         ]
-        self.gpu.put(self.code.symbol, lambda: self._interpreted(addresses), stream)
+        self.gpu.put_kernel(self.code.symbol, lambda: self._interpreted(addresses), stream, early=early and self.waits)
 
     def _interpreted(self, addresses: list[int]) -> None:
         if isinstance(self.code, DeclaredCode):
@@ -396,6 +429,11 @@ class EmulatedKernel:
             interpret(function, arguments, self.launch.grid, self.code.symbol)
 
 
+@functools.cache
+def _waits(code: KernelText) -> bool:
+    return waits(code.text(), code.symbol)
+
+
 def _no_processes(**options: Any) -> Any:
     raise OSError("nothing is compiled for an emulated GPU")
 
@@ -406,6 +444,8 @@ def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
     patch(driver, "_device", _numbered)
     patch(driver, "ordinal_of", _owner)
     patch(program, "_Kernel", EmulatedKernel)
+    patch(cublas, "_located", lambda major: None)
+    patch(cublas, "_LIBRARIES", {})
     from accord.backends.cuda import CudaBackend, tuner
 
     patch(CudaBackend, "_compile", lambda self, launches: None)
@@ -418,6 +458,17 @@ def install(patch: Any = setattr, count: int = 1) -> EmulatedDevice:
 
 
 DEVICES: list[EmulatedDevice] = []
+
+
+def choice_of(model: Any) -> Choice:
+    """The choice of a model that has one."""
+    (found,) = {
+        p.launch.choice.key: p.launch.choice
+        for s in model.plan.steps
+        for p in getattr(s.kernel, "phases", ())
+        if isinstance(p.launch, BoundLaunch)
+    }.values()
+    return found
 
 
 def _owner(address: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from types import SimpleNamespace
+import struct
 
 import pytest
 
@@ -20,7 +20,10 @@ ENTRIES = {
     "cuEventRecord": (P, P),
     "cuStreamWaitEvent": (P, P, U),
     "cuLaunchKernel": (P, U, U, U, U, U, U, U, P, P, P),
+    "cuLaunchKernelEx": (P, P, P, P),
 }
+#: Members of CUlaunchAttributeID.
+CLUSTER, DEPENDENT = 4, 6
 
 
 class Status(enum.IntEnum):
@@ -31,10 +34,17 @@ class Status(enum.IntEnum):
 
 
 class Numbers:
-    """An enumeration whose members are all 6."""
+    """An enumeration whose members are all 6, as that of programmatic stream serialization is."""
 
     def __getattr__(self, name):
-        return 6
+        return CLUSTER if name == "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION" else DEPENDENT
+
+
+def configuration(address):
+    """The fields of a ``CUlaunchConfig`` as CUDA's header lays them out, with number and value of its attributes."""
+    *sizes, stream, attributes, count = struct.unpack("7I4xQQI", ctypes.string_at(address, 52))
+    found = [struct.unpack("I4xi2I", ctypes.string_at(attributes + 72 * k, 20)) for k in range(count)]
+    return *sizes, stream, found
 
 
 class FakeDriver:
@@ -49,6 +59,8 @@ class FakeDriver:
 
     def _entry(self, name, types):
         def noted(*arguments):
+            if name == "cuLaunchKernelEx":
+                arguments = (*configuration(arguments[0]), *arguments[1:])
             self.called.append((name, *arguments))
             return self.status
 
@@ -116,19 +128,23 @@ def test_an_error_of_the_driver_is_raised_by_whatever_call_meets_it(fake):
 
 
 def test_programs_of_several_blocks_are_started_as_clusters(fake):
-    started = []
-    fake.CUlaunchAttribute = lambda: SimpleNamespace(value=SimpleNamespace(clusterDim=SimpleNamespace()))
-    fake.CUlaunchConfig = SimpleNamespace
-    fake.cuLaunchKernelEx = lambda *arguments: started.append(arguments) or (0,)
     gpu = driver.Device(0)
-    gpu.launch(driver.Function(11, (128, 1, 1), 4096, 2), (3, 4, 5), 22, 33)
-    ((config, handle, parameters, extra),) = started
-    assert (handle, parameters, extra) == (11, 22, 0)
-    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (6, 4, 5)
-    assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (128, 1, 1)
-    assert (config.sharedMemBytes, config.hStream, config.numAttrs) == (4096, 33, 1)
-    dim = config.attrs[0].value.clusterDim
-    assert (dim.x, dim.y, dim.z) == (2, 1, 1)
+    function = driver.Function(11, (128, 1, 1), 4096, 2)
+    gpu.launch(function, (3, 4, 5), 22, 33)
+    gpu.launch(function, (3, 4, 5), 22, 33, early=True)
+    cluster, early = (CLUSTER, 2, 1, 1), (DEPENDENT, 1, 0, 0)
+    assert fake.called == [
+        ("cuLaunchKernelEx", 6, 4, 5, 128, 1, 1, 4096, 33, attributes, 11, 22, None)
+        for attributes in ([cluster], [cluster, early])
+    ]
+
+
+def test_a_kernel_that_waits_by_itself_may_start_early(fake):
+    gpu = driver.Device(0)
+    gpu.launch(driver.Function(0xABCDEF012345, (64, 2, 1), 512), (2, 3, 4), 0x7F0000000000, 0x7E0000000000, early=True)
+    (called,) = fake.called
+    assert called[:8] == ("cuLaunchKernelEx", 2, 3, 4, 64, 2, 1, 512)
+    assert called[8:] == (0x7E0000000000, [(DEPENDENT, 1, 0, 0)], 0xABCDEF012345, 0x7F0000000000, None)
 
 
 def test_giving_back_keeps_the_threads_device_and_never_raises(fake):

@@ -98,6 +98,11 @@ ALL = {
         "driver-old",
         "broken",
     ),
+    "no cublas": (
+        {"nvidia": Nvidia("5", "5", 13000, ("nvidia0",)), "packages": {"cuda-bindings": "13.0", "triton": "3.9"}},
+        "cublas",
+        "note",
+    ),
     "cuda twice": (
         {"variables": {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}, "packages": {"nvidia-cublas-cu12": "12"}},
         "cuda-twice",

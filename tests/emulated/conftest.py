@@ -31,3 +31,19 @@ def gpu(monkeypatch):
     from emulated_gpu import install
 
     return install(monkeypatch.setattr)
+
+
+@pytest.fixture
+def quick_tuning(tmp_path, monkeypatch):
+    """Nothing is known of any choice, and measuring one takes few launches."""
+    from accord.backends.cuda import backend, choices, tuner
+
+    monkeypatch.setenv("ACCORD_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuner, "_LAUNCHES", (1, 2))
+    monkeypatch.setattr(tuner, "_TURNS", 2)
+    monkeypatch.setattr(choices, "_OUTCOMES", choices.OrderedDict())
+    backend.__dict__.pop("_tuner", None)
+    yield
+    if "_tuner" in backend.__dict__:
+        backend._tuner.stop()
+        backend.__dict__.pop("_tuner")

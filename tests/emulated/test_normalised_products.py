@@ -53,6 +53,8 @@ def expected(proto, x):
         a = [known[i] for i in n.input]
         if n.op_type == "Add":
             out = a[0] + a[1]
+        elif n.op_type == "Relu":
+            out = np.maximum(a[0], 0)
         elif n.op_type == "Reshape":
             out = a[0].reshape(a[1].astype(int))
         elif n.op_type == "MatMul":
@@ -121,3 +123,48 @@ def test_what_stays(gpu, kind):
         proto.SerializeToString(), device="cuda", **(options if kind in ("level 1", "switched off") else {})
     )
     assert any("Normalization" in s.placement.op for s in m.plan.steps)
+
+
+def stream(rng, dtype, rows, width, inner, *, op, layers=2):
+    """Layers of ``x + f(norm(x))``, as a transformer has them."""
+    weights, nodes, last = {}, [node("Relu", ["x"], ["r0"])], "r0"
+    for k in range(layers):
+        weights |= {
+            f"s{k}": (1 + 0.3 * rng.standard_normal(width)).astype(dtype),
+            f"u{k}": (rng.standard_normal((width, inner)) / np.sqrt(width)).astype(dtype),
+            f"d{k}": (rng.standard_normal((inner, width)) / np.sqrt(inner)).astype(dtype),
+            f"b{k}": rng.standard_normal(width).astype(dtype),
+        }
+        nodes += [
+            node(op, [last, f"s{k}"], [f"n{k}"], axis=-1, epsilon=1e-5),
+            node("MatMul", [f"n{k}", f"u{k}"], [f"h{k}"]),
+            node("Relu", [f"h{k}"], [f"g{k}"]),
+            node("MatMul", [f"g{k}", f"d{k}"], [f"o{k}"]),
+            node("Add", [f"o{k}", f"b{k}"], [f"p{k}"]),
+            node("Add", [f"p{k}", last], [f"r{k + 1}"]),
+        ]
+        last = f"r{k + 1}"
+    weights["w"] = (rng.standard_normal((width, 8)) / np.sqrt(width)).astype(dtype)
+    weights["s"] = np.ones(width, dtype)
+    nodes += [node(op, [last, "s"], ["n"], axis=-1, epsilon=1e-5), node("MatMul", ["n", "w"], ["y"])]
+    return model(nodes, {"x": (dtype, [*rows, width])}, ["y"], weights, opset=23)
+
+
+@FEW
+@given(
+    dtype=st.sampled_from([F16, BF16]), rows=st.sampled_from([(1,), (7,), (2, 9), (40,), (130,)]),
+    width=st.sampled_from([8, 40, 72, 129, 260]), inner=st.sampled_from([16, 40]),
+    op=st.sampled_from(["LayerNormalization", "RMSNormalization"]),
+)  # fmt: skip
+def test_products_make_the_deviations_of_their_rows(gpu, dtype, rows, width, inner, op):
+    rng = np.random.default_rng(width * inner)
+    proto = stream(rng, dtype, rows, width, inner, op=op)
+    x = rng.standard_normal((*rows, width)).astype(dtype)
+    m = accord.load(proto.SerializeToString(), device="cuda")
+    kernels = [s.placement.kernel.name for s in m.plan.steps if s.placement.backend == "cuda"]
+    assert sum("deviations" in k for k in kernels) == 2, kernels
+    assert sum(k.startswith("loops") for k in kernels) == 1, kernels  # those of what no product makes
+    check(proto, x)
+    first = np.asarray(m(x)[0])
+    for _ in range(4):  # also as a graph, which leaves what it counts with as it found it
+        np.testing.assert_array_equal(m(x)[0], first)

@@ -13,28 +13,19 @@ from click.testing import CliRunner
 
 import accord
 from accord.backends.cuda import backend, choices, tuner
-from accord.backends.cuda.choices import BoundLaunch, name_of, outcome_of
+from accord.backends.cuda.choices import name_of, outcome_of
 from accord.cli import main
 from accord.errors import AccordError, CompileError, InputError
 from accord.runtime.warm import tune
 from builders import model, node
+from emulated_gpu import choice_of
 
 F = np.float32
 RNG = np.random.default_rng(11)
 W = (RNG.standard_normal((64, 40)) / 8).astype(F)
 
 
-@pytest.fixture(autouse=True)
-def quick(tmp_path, monkeypatch):
-    monkeypatch.setenv("ACCORD_CACHE", str(tmp_path))
-    monkeypatch.setattr(tuner, "_LAUNCHES", (1, 2))
-    monkeypatch.setattr(tuner, "_TURNS", 2)
-    monkeypatch.setattr(choices, "_OUTCOMES", choices.OrderedDict())
-    backend.__dict__.pop("_tuner", None)
-    yield
-    if "_tuner" in backend.__dict__:
-        backend._tuner.stop()
-        backend.__dict__.pop("_tuner")
+pytestmark = pytest.mark.usefixtures("quick_tuning")
 
 
 @pytest.fixture
@@ -74,16 +65,6 @@ def _launch_of(work):
 
 def product(rows=48):
     return model([node("MatMul", ["x", "w"], ["y"])], {"x": (F, [rows, 64])}, ["y"], {"w": W}).SerializeToString()
-
-
-def choice_of(m):
-    (found,) = {
-        p.launch.choice.key: p.launch.choice
-        for s in m.plan.steps
-        for p in getattr(s.kernel, "phases", ())
-        if isinstance(p.launch, BoundLaunch)
-    }.values()
-    return found
 
 
 def tile_of(way):

@@ -49,9 +49,17 @@ class Story:
     def run(self, start: int, end: int) -> None:
         self.runs.append(RunWindows(start, end))
 
-    def segment(self, start: int, end: int, *steps: int, copies: tuple[tuple[int, int], ...] = ()) -> None:
-        """A native one: ``steps`` launch a kernel each, ``copies`` are (step, bytes)."""
-        launches = [Expected(key(s)) for s in steps] + [Expected(key(s), n) for s, n in copies]
+    def segment(
+        self,
+        start: int,
+        end: int,
+        *steps: int,
+        copies: tuple[tuple[int, int], ...] = (),
+        names: tuple[str | None, ...] = (),
+    ) -> None:
+        """A native one: ``steps`` launch a kernel each, of ``names`` if they are told; ``copies`` are (step, bytes)."""
+        launches = [Expected(key(s), None, n) for s, n in zip(steps, names or ("",) * len(steps), strict=True)]
+        launches += [Expected(key(s), n) for s, n in copies]
         every = tuple(dict.fromkeys(e.step for e in launches))
         self.runs[-1].windows.append(Window(every, start, end, host=False, launches=tuple(launches)))
 

@@ -67,6 +67,37 @@ def test_a_run_with_other_launches_is_left_out_of_the_medians():
     assert [k.name for k in analysed(told).kernels] == ["k0", "k1", "k2"]
 
 
+@pytest.mark.parametrize(
+    ("names", "started", "steps"),
+    [
+        # one of each call
+        (["a", None, "b"], ["a", "sgemm", "b"], [0, 1, 2]),
+        # what lies between two of ours is the call's
+        (["a", None, "b"], ["a", "memset", "sgemm", "reduce", "b"], [0, 1, 1, 1, 2]),
+        ([None], ["sgemm", "splitKreduce_kernel"], [0, 0]),
+        # several calls, told apart by what adds parts of sums
+        ([None, None, "b"], ["sgemm", "splitKreduce_kernel", "hgemm", "b"], [0, 0, 1, 2]),
+        ([None, None, "b", None], ["sgemm", "hgemm", "splitKreduce_kernel", "b", "x", "y"], [0, 1, 1, 2, 3, 3]),
+        # or not at all, and what else there is has its step
+        (["a", None, None, "b"], ["a", "sgemm", "other", "hgemm", "b"], [0, None, None, None, 3]),
+        # a kernel of ours that is not there
+        (["a", None, "b"], ["a", "sgemm", "reduce", "c"], [None] * 4),
+        (["a", None], ["a", "sgemm", "reduce", "a"], [None] * 4),
+        # and one that is nobody's
+        (["a", "b"], ["a", "x", "b"], [0, None, 1]),
+    ],
+)
+def test_calls_of_a_library_have_all_its_kernels(names, started, steps):
+    told = Story()
+    told.run(0, 60_000)
+    told.segment(1_000, 55_000, *range(len(names)), names=tuple(names))
+    told.add(call("cuGraphLaunch", 2_000, 6_000, 50))
+    for place, name in enumerate(started):
+        start = 10_000 + 5_000 * place
+        told.add(kernel(name, start, start + 4_000, 50, node=1 + place))
+    assert [k.step for k in analysed(told).kernels] == [None if s is None else key(s) for s in steps]
+
+
 def test_kernels_that_do_not_match_the_plan_have_no_step():
     told = graph_story()
     told.add(kernel("extra", 40_000, 41_000, 50, node=14))

@@ -12,7 +12,7 @@ from accord.expr.lang import FLOATS, Expr, bits, cast, operand, rebuild, topolog
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Epilogue", "Extra", "accumulator", "substitute", "with_sum"]
+__all__ = ["Epilogue", "Extra", "RowDeviation", "accumulator", "substitute", "with_sum"]
 
 
 @record
@@ -37,6 +37,19 @@ class Epilogue:
 
     expr: Expr
     extras: tuple[Extra, ...] = ()
+
+
+@record
+class RowDeviation:
+    """The inverse deviation of each row of what is stored, ``1 / sqrt(variance + epsilon)`` in f32, made beside it.
+
+    Attributes:
+        centred: The variance is of deviations from the mean; otherwise it is the mean of squares.
+        epsilon: See above.
+    """
+
+    centred: bool
+    epsilon: float
 
 
 def accumulator(dtype: str) -> str:

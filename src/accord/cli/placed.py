@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accord.backends.protocol import NativeKernel
-from accord.cli.common import seconds_text, table
+from accord.cli.common import line, seconds_text, table
 from accord.plan.plan import Plan, all_plans, all_steps
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def draw_measured(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         shown[row["op"], row["way"], times, row["rule"] if row["rule"] != row["way"] else "", rule, refused] += 1
     columns = (">kernels", "operator", "way", ">time", "by rule", ">time", "not measured")
     table(console, "Ways to start kernels", columns, [(str(n), *row) for row, n in shown.items()])
+    for remark in dict.fromkeys(row["lacking"] for row in rows if row["lacking"]):
+        line(console, remark)
 
 
 def copies(plan: Plan) -> list[dict[str, str]]:

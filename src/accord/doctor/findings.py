@@ -402,6 +402,15 @@ def _driver(e: Environment) -> Iterator[Finding]:
             "A driver runs its own major version of CUDA and older ones.",
             "Update the driver, or install builds for the older CUDA.",
         )
+    ours = gpu.devices and {"cuda-bindings", "triton"} <= e.packages.keys()
+    if ours and not any(n.startswith("libcublasLt.") for n in gpu.libraries):
+        yield Finding(
+            "cublas",
+            "note",
+            "cuBLASLt is not installed",
+            "For device 'cuda', matrix products that it computes faster than Accord's own kernels are not given to it.",
+            "pip install nvidia-cublas (for a driver of CUDA 12: nvidia-cublas-cu12)",
+        )
     folders = [f for f in e.variables.get("LD_LIBRARY_PATH", "").split(":") if "cuda" in f.lower()]
     if folders and any(n.startswith("nvidia-") for n in e.packages):
         yield Finding(

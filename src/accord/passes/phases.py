@@ -8,6 +8,7 @@ declutter   1      constants folded, no-ops and duplicates removed, affine into 
 recognise   2      what an exporter took apart becomes the operator that it means
 precision   1      values stored in 16 bits, where that was asked for (at any level then)
 merge       2      products of one value become one
+scale       2      normalised rows become a factor of each row of the products that read them
 fuse        2      elementwise operators computed on the results of contractions and windows
 join        2      other connected operators in one loop nest
 ==========  =====  ==================================================================
@@ -148,7 +149,8 @@ def phases() -> tuple[Phase, ...]:
         ),
         Phase("precision", (StoreHalf(), RemoveNoOpCast(), ShareConstants(), CommonSubexpressions()), asked=True),
         Phase("merge", (MergeProjections(),)),
-        Phase("fuse", (FoldNormalisation(), BatchNormToAffine(), FuseWeights(), FuseEpilogue())),
+        Phase("scale", (FoldNormalisation(),)),
+        Phase("fuse", (BatchNormToAffine(), FuseWeights(), FuseEpilogue())),
         Phase("join", (FuseLoops(),)),
     )
 

@@ -6,6 +6,7 @@ segment of a run.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,6 +52,8 @@ _WAITING: Final = {"cuStreamSynchronize", "cuEventSynchronize"}
 _AFTER: Final = 3000
 #: Gaps shorter than these nanoseconds are no gaps: a kernel of the same stream follows at once.
 _GAP: Final = 500
+#: In the names of kernels that a library starts to add parts of sums, behind the one that made them.
+_ADDS: Final = "splitK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,12 @@ class Expected:
     Attributes:
         step: Its step.
         nbytes: Of a copy; None of a kernel.
+        name: Of a kernel in the machine code; None where a library starts its own, of which there may be several.
     """
 
     step: Key
     nbytes: int | None = None
+    name: str | None = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,20 +359,19 @@ def _work_of(activity: Activity, host: _Host) -> list[tuple[Work, Key | None]]:
 
 
 def _attributed(own: Sequence[Work], window: Window | None) -> list[tuple[Work, Key | None]]:
-    """Each piece of work with its step: by order, if a segment made as many launches as it should have."""
+    """Each piece of work with its step: by order, if a segment made the launches that it should have."""
     if window is None:
         return [(w, None) for w in own]
     if len(window.steps) == 1:
         return [(w, window.steps[0]) for w in own]
-    kernels = [e.step for e in window.launches if e.nbytes is None]
-    exact = len(kernels) == sum(isinstance(w, Kernel) for w in own)
-    next_kernel = iter(kernels)
+    kernels = [e for e in window.launches if e.nbytes is None]
+    next_kernel = iter(_steps_of([w.name for w in own if isinstance(w, Kernel)], kernels))
     copies = [(e.step, e.nbytes) for e in window.launches if e.nbytes is not None]
     result: list[tuple[Work, Key | None]] = []
     for w in own:
         step = None
         if isinstance(w, Kernel):
-            step = next(next_kernel) if exact else None
+            step = next(next_kernel)
         elif isinstance(w, Copy):
             # one whose two ends are the same memory was never started; a large one may be started in pieces
             fits = (k for k, (_, left) in enumerate(copies) if left == w.nbytes or left > w.nbytes == PIECE)
@@ -377,6 +381,39 @@ def _attributed(own: Sequence[Work], window: Window | None) -> list[tuple[Work, 
                 copies[: place + 1] = [(step, left - w.nbytes)] if left > w.nbytes else []
         result.append((w, step))
     return result
+
+
+def _steps_of(names: Sequence[str], expected: Sequence[Expected]) -> list[Key | None]:
+    """The step of each kernel, by order.
+
+    A call of a library may start several: what is none of ours between two of ours is its own.
+    """
+    if len(names) == len(expected):
+        return [e.step for e in expected]
+    ours = {e.name for e in expected}
+    found: list[Key | None] = []
+    calls: list[Key] = []
+    for e in (*expected, None):
+        if e is not None and e.name is None:
+            calls.append(e.step)
+            continue
+        found += _shared(list(itertools.takewhile(lambda name: name not in ours, names[len(found) :])), calls)
+        calls = []
+        if e is not None:
+            if names[len(found) : len(found) + 1] != [e.name]:
+                return [None] * len(names)
+            found.append(e.step)
+    return found if len(found) == len(names) else [None] * len(names)
+
+
+def _shared(names: Sequence[str], calls: Sequence[Key]) -> list[Key | None]:
+    """The step of each kernel that calls of a library, one after the other, have started."""
+    if len(set(calls)) == 1:
+        return [calls[0]] * len(names)
+    first = [_ADDS not in name for name in names]
+    if first[:1] == [True] and sum(first) == len(calls):
+        return [calls[k - 1] for k in itertools.accumulate(first)]
+    return [None] * len(names)
 
 
 def _medians(

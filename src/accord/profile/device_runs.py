@@ -69,6 +69,7 @@ class Windows(Watch):
 
 def _expected(run: Running, steps: Sequence[int]) -> tuple[Expected, ...]:
     """What a native segment launches, in order."""
+    from accord.backends.cuda.code import CudaLaunch, KernelText
     from accord.backends.cuda.program import TransferCode
 
     found = []
@@ -80,7 +81,9 @@ def _expected(run: Running, steps: Sequence[int]) -> tuple[Expected, ...]:
             if launch.tasks:
                 copied = isinstance(phase.code, TransferCode)
                 nbytes = int(launch.params[0]) if copied else None  # type: ignore[call-overload]
-                found.append(Expected((id(run.executor), index), nbytes))
+                text = (launch.text or phase.code) if isinstance(launch, CudaLaunch) else None
+                name = text.symbol if isinstance(text, KernelText) else None
+                found.append(Expected((id(run.executor), index), nbytes, name))
     return tuple(found)
 
 

@@ -195,6 +195,8 @@ class CudaBackend(Backend):
 
     def joins(self, nodes: Sequence[NodeView]) -> Reason | None:
         """What makes one loop program."""
+        from accord.backends.cuda.families.roots import ROOTS
+        from accord.backends.fused import deviation_refusal
         from accord.backends.loops.groups import can_join
 
         _register()
@@ -202,6 +204,8 @@ class CudaBackend(Backend):
             host = _for_the_host(n)
             if host is not None:
                 return host
+        if nodes[0].node.op_identifier()[:2] in (("", "MatMul"), ("", "Gemm")):
+            return deviation_refusal(nodes, ROOTS)
         return can_join(nodes)
 
     def transfer(self, nbytes: DimLike, source: str, target: str) -> NativeKernel:

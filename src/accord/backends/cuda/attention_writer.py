@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from accord.backends.cuda.attention import JOINED, AttentionKernel
-from accord.backends.cuda.lines import HEAD, Code, power_of_two
+from accord.backends.cuda.lines import HEAD, NEXT, WAIT, Code, power_of_two
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 
 __all__ = ["LOG2E", "AttentionWriter", "write_bounds", "write_scores"]
@@ -93,6 +93,8 @@ class AttentionWriter:
         constants = ("BLOCK_Q", "BLOCK_K", "PACKED", "PARTS", "DESCRIPTORS")
         self._begin()
         self.code("first = tl.program_id(0) * 0 + first")
+        if self.k.valid:  # the bounds are read
+            self.code(WAIT)
         write_bounds(self.code, self.k)
         if self.k.split:
             self._part()
@@ -153,6 +155,8 @@ class AttentionWriter:
         code, k = self.code, self.k
         code("q_row = q + q_o + image * q_b + head.to(tl.int64) * q_h + pos.to(tl.int64) * q_l")
         code("k_head = k + k_o + image * k_b + group * k_h", "v_head = v + v_o + image * v_b + group * v_h")
+        if not k.valid:
+            code(WAIT)
         for i, (first, count, side) in enumerate(self.sizes):
             code(f"d{i} = tl.arange(0, {side})")
             mask = "" if count == side else f", mask=(d{i} < {count})[None, :], other=0"
@@ -294,6 +298,7 @@ class AttentionWriter:
     def _end(self) -> None:
         """Sums divided by the totals; a row that saw nothing gives zeros."""
         code, k = self.code, self.k
+        code(NEXT)
         if k.split:
             code("number = (part * images + image) * heads * length + head.to(tl.int64) * length + pos")
             code(
@@ -326,6 +331,7 @@ class AttentionWriter:
         )
         for i, (_, _, side) in enumerate(self.value_sizes):
             code(f"e{i} = tl.arange(0, {side})", f"all{i} = tl.zeros([{JOINED}, {side}], tl.float32)")
+        code(WAIT)
         with code.indented("for part in range(PARTS):"):
             code(
                 "number = row + part * rows",
@@ -343,6 +349,7 @@ class AttentionWriter:
                 code(f"all{i} = all{i} * kept[:, None] + found * weight[:, None]")
             code("peak = higher")
         code(
+            NEXT,
             "inverse = 1.0 / tl.where(total == 0.0, 1.0, total)",
             "image = row // (heads * length)",
             "y_row = y + y_o + image * y_b + row // length % heads * y_h + row % length * y_l",

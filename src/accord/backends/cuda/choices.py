@@ -14,12 +14,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from accord.backends.cuda.code import CudaLaunch, KernelText, WrittenText, compiler_version
 from accord.backends.protocol import ChosenLaunch, FixedLaunch, Launch
 from accord.record import record
 from accord.storage import Storage, code_digest
+
+if TYPE_CHECKING:
+    from accord.backends.cuda.library_product import ProductLaunch
 
 __all__ = ["BoundLaunch", "Choice", "Chosen", "Operand", "Outcome", "Started", "name_of", "outcome_of", "remember"]
 
@@ -31,10 +34,15 @@ _MOST: Final = 8192
 
 @record
 class Started:
-    """A kernel and how it is started; nothing where there are no tasks."""
+    """A kernel and how it is started; nothing where there are no tasks.
 
-    kernel: KernelText
-    launch: CudaLaunch
+    Attributes:
+        kernel: Its text; None if a library has it.
+        launch: How.
+    """
+
+    kernel: KernelText | None
+    launch: CudaLaunch | ProductLaunch
 
 
 @record
@@ -46,12 +54,14 @@ class Operand:
         count: Elements that it has at least.
         cold: It is a weight: between two runs, others take its place in the cache.
         written: It is a result.
+        nan: Its last element is none of the numbers: ways have to agree on what becomes of that.
     """
 
     dtype: str
     count: int
     cold: bool = False
     written: bool = False
+    nan: bool = False
 
 
 class Choice(ABC):
@@ -86,14 +96,29 @@ class Choice(ABC):
     def operands(self) -> tuple[Operand, ...]:
         """Memory for the pointers of what is started, which all of it has in this order."""
 
-    def launch(self, number: int) -> CudaLaunch:
-        """The launch of a phase, in the way that is the best as far as is known."""
+    def has(self, way: Any) -> bool:
+        """Whether a way that was measured is still there."""
+        del way
+        return True
+
+    def lacking(self) -> str:
+        """What would give further ways, for people; "" if nothing does."""
+        return ""
+
+    def found(self) -> Outcome | None:
+        """What was measured, if the way that it led to is there."""
         outcome = outcome_of(self)
+        return outcome if outcome is not None and self.has(outcome.way) else None
+
+    def launch(self, number: int) -> CudaLaunch | ProductLaunch:
+        """The launch of a phase, in the way that is the best as far as is known."""
+        outcome = self.found()
         started = self.started(self.rule if outcome is None else outcome.way)
         if number >= len(started):
             return _NOTHING
+        launch = started[number].launch
         text = None if outcome is None else outcome.texts.get(number)
-        return started[number].launch if text is None else dataclasses.replace(started[number].launch, text=text)
+        return dataclasses.replace(launch, text=text) if text and isinstance(launch, CudaLaunch) else launch
 
     @functools.cached_property
     def key(self) -> str:
@@ -174,7 +199,9 @@ def _read(choice: Choice) -> Outcome | None:
 
 
 def name_of(way: Any) -> str:
-    """A way for people: what it has of other than the usual values."""
+    """A way for people: its name if it has one, or what it has of other than the usual values."""
+    if hasattr(way, "name"):
+        return str(way.name)
     parts = []
     for f in dataclasses.fields(way):
         value = getattr(way, f.name)
@@ -195,7 +222,7 @@ class Chosen(ChosenLaunch):
     problem: Callable[[Sequence[int]], Choice | None]
     number: int
 
-    def __call__(self, sizes: Sequence[int]) -> CudaLaunch:
+    def __call__(self, sizes: Sequence[int]) -> CudaLaunch | ProductLaunch:
         """See :class:`~accord.backends.protocol.ChosenLaunch`."""
         choice = self.problem(sizes)
         return _NOTHING if choice is None else choice.launch(self.number)
@@ -213,7 +240,7 @@ class BoundLaunch(ChosenLaunch):
     choice: Choice
     number: int
 
-    def __call__(self, sizes: Sequence[int]) -> CudaLaunch:
+    def __call__(self, sizes: Sequence[int]) -> CudaLaunch | ProductLaunch:
         """See :class:`~accord.backends.protocol.ChosenLaunch`."""
         del sizes
         return self.choice.launch(self.number)
@@ -222,15 +249,14 @@ class BoundLaunch(ChosenLaunch):
         """See :class:`~accord.backends.protocol.ChosenLaunch`; told by the first phase of a choice."""
         if self.number:
             return None
-        outcome = outcome_of(self.choice)
+        outcome = self.choice.found()
         rule = name_of(self.choice.rule)
-        if outcome is None:
-            return {"way": rule, "rule": rule, "seconds": {}, "refused": {}}
         return {
-            "way": name_of(outcome.way),
+            "way": rule if outcome is None else name_of(outcome.way),
             "rule": rule,
-            "seconds": dict(outcome.seconds),
-            "refused": dict(outcome.refused),
+            "seconds": {} if outcome is None else dict(outcome.seconds),
+            "refused": {} if outcome is None else dict(outcome.refused),
+            "lacking": self.choice.lacking(),
         }
 
     def bound(self, sizes: Sequence[int]) -> BoundLaunch:

@@ -18,9 +18,12 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from accord.backends.cuda.lines import NEXT, WAIT
+from accord.backends.cuda.prologue import WAITING, hold
 from accord.backends.protocol import Launch
 from accord.errors import BackendError, CompileError
 from accord.expr.lang import bits
@@ -30,6 +33,7 @@ from accord.record import record
 from accord.storage import Storage, cache_folder
 
 __all__ = [
+    "EARLY",
     "Binary",
     "CudaLaunch",
     "KernelText",
@@ -46,6 +50,12 @@ __all__ = [
     "hints_of",
 ]
 
+#: Whether a kernel may start before the one in front of it is done, which it then waits for itself, and from when on:
+#: "off": never; "exit": when the programs of that one end; "stores": when they store their results; with "+prologue" it
+#: waits after all that it can work out before. Only sm_90 and newer can.
+EARLY: str = os.environ.get("ACCORD_CUDA_EARLY", "off")
+#: The oldest architecture that can.
+_OLDEST_EARLY: Final = 90
 _KIND: Final = "cuda"
 _EXACT: Final = "="
 #: Element types of expressions as Triton names those behind a pointer.
@@ -58,7 +68,9 @@ POINTERS: Final = {
 class KernelText(ABC):
     """One kernel as Triton text. Records of this kind are equal if their texts are.
 
-    The kernel's parameters are pointers, then integers, then compile-time constants.
+    The kernel's parameters are pointers, then integers, then compile-time constants. In front of the line
+    :data:`~accord.backends.cuda.lines.WAIT`, which each of its programs reaches once, it touches no memory that another
+    kernel reads or writes; one without that line is started when all in front of it are done.
     """
 
     @property
@@ -74,6 +86,11 @@ class KernelText(ABC):
     @property
     def refuses(self) -> bool:
         """Whether its last pointer is to a word that it writes if it meets data that it must refuse."""
+        return False
+
+    @property
+    def counts(self) -> bool:
+        """Whether its last pointer is to words, 0 before and after each launch, with which its programs count."""
         return False
 
     @property
@@ -105,7 +122,7 @@ class KernelText(ABC):
 
     def as_stored(self) -> KernelText:
         """What a stored plan, or another process, has in its place."""
-        return self if self.foreign else WrittenText(self.symbol, self.pointers, self.refuses, self.text())
+        return self if self.foreign else WrittenText(self.symbol, self.pointers, self.refuses, self.text(), self.counts)
 
 
 @record
@@ -117,12 +134,14 @@ class WrittenText(KernelText):
         types: Its ``pointers``.
         refusing: Its ``refuses``.
         written: Its text.
+        counting: Its ``counts``.
     """
 
     name: str
     types: tuple[str, ...]
     refusing: bool
     written: str
+    counting: bool = False
 
     @property
     def symbol(self) -> str:
@@ -138,6 +157,11 @@ class WrittenText(KernelText):
     def refuses(self) -> bool:
         """See :class:`KernelText`."""
         return self.refusing
+
+    @property
+    def counts(self) -> bool:
+        """See :class:`KernelText`."""
+        return self.counting
 
     def text(self) -> str:
         """See :class:`KernelText`."""
@@ -198,6 +222,7 @@ class CudaLaunch(Launch):
         block: Threads of a block, three axes; the first is 0 where the machine code says it.
         dynamic: Bytes of dynamic shared memory that the launch asks for, beyond what the machine code says.
         text: What is started instead of the phase's own text.
+        counters: Words with which programs count each other.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
@@ -212,6 +237,7 @@ class CudaLaunch(Launch):
     block: tuple[int, int, int] = (0, 1, 1)
     dynamic: int = 0
     text: KernelText | None = None
+    counters: int = 0
 
     @staticmethod
     def of(
@@ -258,6 +284,7 @@ class Variant:
         warps: Of a program.
         stages: Of software pipelines.
         maps: Types of tensor maps.
+        early: From when on the next kernel may start; see :data:`EARLY`.
     """
 
     kernel: KernelText
@@ -268,17 +295,20 @@ class Variant:
     warps: int
     stages: int
     maps: tuple[str, ...] = ()
+    early: str = "off"
 
     @staticmethod
     def of(kernel: KernelText, launch: CudaLaunch, *, aligned: bool) -> Variant:
         """The variant that a launch needs."""
-        maps = tuple(m.type for m in launch.maps)
-        return Variant(kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages, maps)
+        maps, early = tuple(m.type for m in launch.maps), "off" if kernel.foreign else EARLY
+        return Variant(
+            kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages, maps, early
+        )
 
     @property
     def settings(self) -> tuple[Any, ...]:
         """All but the text, in order."""
-        return self.constants, self.hints, self.wide, self.aligned, self.warps, self.stages, self.maps
+        return self.constants, self.hints, self.wide, self.aligned, self.warps, self.stages, self.maps, self.early
 
 
 @record
@@ -296,6 +326,7 @@ class Binary:
         spills: Bytes of local memory of a thread.
         cluster: Blocks of a cluster; each program is one.
         maps: Of each tensor map: how its blocks are swizzled, as the driver numbers it, and what is copied at once.
+        waits: It may be started before those in front of it are done, for which it waits itself.
     """
 
     cubin: bytes
@@ -308,8 +339,11 @@ class Binary:
     spills: int
     cluster: int = 1
     maps: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    waits: bool = False
 
 
+#: Number of ``maps`` among the facts that are stored of machine code.
+_MAPS: Final = 8
 _LOCK = threading.Lock()
 _FOUND: dict[tuple[Variant, int], Binary] = {}
 #: Most pieces of machine code that are kept in memory; the oldest go first, and are on disk still.
@@ -393,15 +427,17 @@ def _stored(variant: Variant, target: int) -> Binary | None:
         return None
     length = int.from_bytes(payload[:4], "little")
     facts = json.loads(bytes(payload[4 : 4 + length]))
-    facts[-1] = tuple((swizzle, tuple(box)) for swizzle, box in facts[-1])
+    facts[_MAPS] = tuple((swizzle, tuple(box)) for swizzle, box in facts[_MAPS])
     return Binary(bytes(payload[4 + length :]), *facts)
 
 
 def _compiled(variant: Variant, target: int) -> Binary:
-    from accord.kernels.triton import compile_function
+    from accord.kernels.cubin import read_resources
+    from accord.kernels.triton import assemble, compile_function
 
     kernel = variant.kernel
-    function = function_of(kernel)
+    early = variant.early if target >= _OLDEST_EARLY else "off"
+    function = function_of(kernel, early.removesuffix(_PROLOGUE))
     constants = dict(variant.constants)
     signature: dict[str, str] = {}
     values: dict[tuple[int, ...], Any] = {}
@@ -432,7 +468,12 @@ def _compiled(variant: Variant, target: int) -> Binary:
     compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
     # a tensor map is passed with its shape and strides
     walks = sum(2 * t.partition("]")[0].count(",") + 2 for t in variant.maps)
-    return binary_from(compiled, sum(t != "constexpr" for t in signature.values()) + walks)
+    made = binary_from(compiled, sum(t != "constexpr" for t in signature.values()) + walks)
+    if made.waits and early.endswith(_PROLOGUE):
+        cubin = assemble(hold(compiled.asm["ptx"]), target, options, kernel.symbol)
+        resources = read_resources(cubin)[made.name]
+        made = replace(made, cubin=cubin, registers=resources.registers, spills=resources.stack)
+    return made
 
 
 def binary_from(compiled: Any, passed: int) -> Binary:
@@ -453,6 +494,7 @@ def binary_from(compiled: Any, passed: int) -> Binary:
         resources.stack,
         int(getattr(metadata, "num_ctas", 1) or 1),
         tuple((m["swizzle"], tuple(m["block_size"])) for m in getattr(metadata, "tensordesc_meta", None) or ()),
+        WAITING in compiled.asm["ptx"],
     )
 
 
@@ -465,37 +507,59 @@ def compile_variant(variant: Variant, target: int) -> Binary:
     """
     made = variant.kernel.compile(variant, target)
     numbers = [made.threads, made.shared, made.scratch, made.scratch_bytes, made.registers, made.spills]
-    facts = json.dumps([made.name, *numbers, made.cluster, made.maps]).encode()
+    facts = json.dumps([made.name, *numbers, made.cluster, made.maps, made.waits]).encode()
     Storage(_KIND).write(_key(variant, target), [len(facts).to_bytes(4, "little") + facts, made.cubin])
     return made
 
 
-_FUNCTIONS: dict[str, Any] = {}
+_FUNCTIONS: dict[tuple[str, str], Any] = {}
 _IMPORTS = threading.Lock()
+#: What the lines of a text become, by ``early``; elsewhere they are comments.
+_MEANING: Final = {
+    "exit": {WAIT: "gdc_wait()"},
+    "stores": {WAIT: "gdc_wait()", NEXT: "gdc_launch_dependents()"},
+}
+_PROLOGUE: Final = "+prologue"
 
 
-def function_of(kernel: KernelText) -> Any:
+def function_of(kernel: KernelText, early: str = "off") -> Any:
     """What Triton makes of a text, which has to be a file for that.
 
+    Args:
+        kernel: The text.
+        early: See :data:`EARLY`.
+
     Raises:
-        BackendError: Triton is not installed.
+        BackendError: Triton is not installed; there is no such ``early``.
     """
-    symbol = kernel.symbol
+    symbol, key = kernel.symbol, (kernel.symbol, early)
     with _IMPORTS:
-        if symbol not in _FUNCTIONS:
+        if key not in _FUNCTIONS:
             if importlib.util.find_spec("triton") is None:
                 raise BackendError(
                     "kernels for device 'cuda' are compiled by Triton, which is not installed",
                     remedy="pip install 'accord[cuda]'",
                 )
-            path = _file(symbol, kernel.text())
-            spec = importlib.util.spec_from_file_location(f"accord_generated_{symbol}", path)
+            name, text = symbol, kernel.text()
+            if early != "off":
+                if early not in _MEANING:
+                    raise BackendError(
+                        "kernels cannot start early in this way",
+                        expected=f"ACCORD_CUDA_EARLY={', '.join(_MEANING)} (perhaps with {_PROLOGUE}) or off",
+                        found=repr(early),
+                    )
+                name = f"{symbol}_{early}"
+                text = f"from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n{text}"
+                for line, meaning in _MEANING[early].items():
+                    text = text.replace(line, meaning)
+            path = _file(name, text)
+            spec = importlib.util.spec_from_file_location(f"accord_generated_{name}", path)
             if spec is None or spec.loader is None:
                 raise CompileError(f"{path} cannot be imported")
             module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
-            _FUNCTIONS[symbol] = getattr(module, symbol)
-        return _FUNCTIONS[symbol]
+            _FUNCTIONS[key] = getattr(module, symbol)
+        return _FUNCTIONS[key]
 
 
 def _file(symbol: str, text: str) -> Path:

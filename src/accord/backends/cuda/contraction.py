@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from accord.backends.cuda.code import KernelText
-from accord.backends.epilogue import Extra
+from accord.backends.epilogue import Extra, RowDeviation
 from accord.backends.loops.nest import merge_axes
 from accord.errors import CompileError
 from accord.expr.lang import Expr, bits, operand
@@ -182,6 +182,7 @@ class ContractionKernel(KernelText):
         precision: Of products of float32: "ieee", "tf32", "tf32x3".
         across: Batch axes are among the column axes, A has columns too, and elements are multiplied one by one.
         tail: Last elements of the last depth axis that do not count: they can be read, but may be anything in A.
+        deviation: Of the rows that are stored, for a further result behind the output.
     """
 
     axes: tuple[int, int, int, int]
@@ -194,6 +195,7 @@ class ContractionKernel(KernelText):
     precision: str
     across: bool = False
     tail: int = 0
+    deviation: RowDeviation | None = None
 
     @property
     def symbol(self) -> str:
@@ -201,6 +203,7 @@ class ContractionKernel(KernelText):
         exprs = [e.key for e in (self.a.expr, self.b.expr, self.expr)]
         text = f"{self.axes};{self.patterns};{len(self.a.extras)};{exprs};{self.windows};{self.precision};{self.across}"
         text += f";{self.tail}" if self.tail else ""
+        text += f";{self.deviation}" if self.deviation else ""
         return f"contraction_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property
@@ -221,7 +224,19 @@ class ContractionKernel(KernelText):
     @property
     def pointers(self) -> tuple[str, ...]:
         """See :class:`~accord.backends.cuda.code.KernelText`."""
-        return (*(p.dtype for p in self.patterns), accumulator(self.product))
+        behind: tuple[list[str], list[str]] = ([], []) if self.deviation is None else (["f32"], ["i32"])
+        return (*(p.dtype for p in self.patterns), *behind[0], accumulator(self.product), *behind[1])
+
+    @property
+    def counts(self) -> bool:
+        """See :class:`~accord.backends.cuda.code.KernelText`."""
+        return self.deviation is not None
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        """Names of the pointers."""
+        behind: tuple[list[str], list[str]] = ([], []) if self.deviation is None else (["inverse"], ["count"])
+        return (*(f"p{i}" for i in range(len(self.patterns))), *behind[0], "work", *behind[1])
 
     @property
     def integers(self) -> tuple[str, ...]:
@@ -310,6 +325,11 @@ class PartsKernel(KernelText):
         """See :class:`~accord.backends.cuda.code.KernelText`."""
         return self.of.pointers
 
+    @property
+    def counts(self) -> bool:
+        """See :class:`~accord.backends.cuda.code.KernelText`."""
+        return self.of.counts
+
     def text(self) -> str:
         """The module, which is that of the other."""
         return self.of.text()
@@ -359,6 +379,7 @@ def contraction_kernel(
     *,
     across: bool = False,
     tail: int = 0,
+    deviation: RowDeviation | None = None,
 ) -> tuple[ContractionKernel, tuple[DimLike, ...]]:
     """The kernel for a contraction, and the integers that its launch needs, in the order of its ``names``.
 
@@ -376,10 +397,13 @@ def contraction_kernel(
         precision: How float32 is multiplied: "ieee", "tf32" or "tf32x3".
         across: For small products of a large batch: elements are multiplied one by one, not matrices.
         tail: Last elements of the last depth axis that do not count; see :class:`ContractionKernel`.
+        deviation: Of the rows that are stored, f32 and one after the other behind the output.
 
     Raises:
         CompileError: types are not multiplied, or do not agree.
     """
+    if deviation is not None and (across or batch):
+        raise CompileError("there are deviations of the rows of one product only")
     left, right = (f.expr or operand(0, f.dtype) for f in (a, b))
     if left.dtype != right.dtype:
         raise CompileError("A and B are multiplied in one type", expected=left.dtype, found=right.dtype)
@@ -431,6 +455,7 @@ def contraction_kernel(
         precision,
         across,
         tail,
+        deviation,
     )
     limits = [x for w in windows for x in (w.step, w.dilation, w.pad, w.size)]
     return kernel, (*itertools.chain(*sizes), *limits, *numbers)

@@ -25,6 +25,7 @@ from accord.backends.cuda.contraction import (
     FactorPattern,
     accumulator,
 )
+from accord.backends.cuda.lines import NEXT, WAIT
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.expr.lang import FLOATS, topological
 
@@ -55,13 +56,13 @@ _SIDE: Final = {ROWS: "[:, None]", COLUMNS: "[None, :]"}
 
 def module_of(kernel: ContractionKernel) -> str:
     """The module: the function that multiplies, the one that adds parts, and what both do with sums."""
-    names = [*(f"p{i}" for i in range(len(kernel.patterns))), "work", *kernel.integers]
+    names = [*kernel.memory, *kernel.integers]
     constants = [*kernel.sized, *CONSTANTS, *(f"v{i}" for i in range(len(kernel.patterns)))]
     head = ", ".join([*names, *(f"{n}: tl.constexpr" for n in constants)])
     parts = ["import triton\nimport triton.language as tl"]
-    store = f"finish(acc, which, m, m_in, column, BC: tl.constexpr, {head})"
+    given = f"which, m, m_in, column, {'mean, away, before, ' * kernel.counts}BC: tl.constexpr, {head}"
     writers = {
-        store: Writer.finish,
+        f"finish(acc, {given})": Writer.finish,
         f"{kernel.symbol}({head})": Writer.multiply,
         f"{kernel.parts.symbol}({head})": Writer.add_parts,
     }
@@ -229,6 +230,7 @@ class Writer:
                 self.sum(flat=True)
             with self.indented("else:"):
                 self.sum(flat=False)
+        self.emit(NEXT)
         with self.indented("if SPLITS == 1:"):
             self.store()
         with self.indented("else:"):
@@ -260,6 +262,7 @@ class Writer:
         kept = {} if flat else self.kept_rows()
         self.emit("begin = 0 if SPLITS == 1 else total * tl.program_id(1) // SPLITS")
         self.emit("end = total if SPLITS == 1 else total * (tl.program_id(1) + 1) // SPLITS")
+        self.emit(WAIT)
         with self.indented("for number in range(begin, end):"):
             if flat:
                 self.emit("k = number * BK + step")
@@ -318,6 +321,7 @@ class Writer:
         """Products of elements: a row of B with a tile of A for each number of the depth axes."""
         self.emit(f"TAPS: tl.constexpr = {' * '.join(f'e{a}' for a in self.axes[DEPTH])}")
         self.emit("a_in = m_in[:, None] & n_in[None, :]")
+        self.emit(WAIT)
         for head in (f"if TAPS <= {_UNROLLED}:", "else:"):
             taps = "tl.static_range(TAPS)" if head[:2] == "if" else "range(TAPS)"
             with self.indented(head), self.indented(f"for tap in {taps}:"):
@@ -461,23 +465,38 @@ class Writer:
         acc = TYPES[accumulator(self.k.product)]
         self.emit(f"acc = tl.zeros([BM, BN], {acc})")
         self.emit("inside = m_in[:, None] & n_in[None, :]")
+        self.emit(WAIT)
         with self.indented("for number in range(SPLITS):"):
             at = self.part("tl.zeros([], tl.int32) + number")
             self.emit(f"acc += tl.load(work + {at}, mask=inside, other=0)")
+        self.emit(NEXT)
         self.store()
 
     def store(self) -> None:
         """Hand on the sums; a part of the columns at a time, if many: what is read beside them takes registers."""
+        if self.k.deviation is not None:
+            self.emit("mean = tl.zeros([BM], tl.float32)")
+            self.emit("away = tl.zeros([BM], tl.float32)")
         with self.indented("if PARTS == 1:"):
-            self.emit(f"finish(acc, which, m, m_in, column, BN, {self.arguments})")
+            self.emit(self.finishing("acc", "0", "BN"))
         with self.indented("else:"):
-            self.halve("acc", "column", 2)
+            self.halve("acc", "0", 2)
+        if self.k.deviation is not None:
+            self.emit("parts = work + (tl.cast(M, tl.int64) * N * SPLITS if SPLITS > 1 else 0)")
+            self.share("BM", "tl.debug_barrier()")
+
+    def finishing(self, acc: str, first: str, width: str) -> str:
+        """The line that stores some columns of a tile, which begin at its ``first``."""
+        if self.k.deviation is None:
+            return f"finish({acc}, which, m, m_in, column + {first}, {width}, {self.arguments})"
+        call = f"finish({acc}, which, m, m_in, column + {first}, mean, away, {first}, {width}, {self.arguments})"
+        return f"mean, away = {call}"
 
     def halve(self, acc: str, column: str, parts: int) -> None:
         """Hand on the halves of ``acc``, which begin at ``column``, or their halves."""
         self.emit(f"{acc}0, {acc}1 = tl.split(tl.permute(tl.reshape({acc}, [BM, 2, BN // {parts}]), [0, 2, 1]))")
         for half, first in ((f"{acc}0", column), (f"{acc}1", f"{column} + BN // {parts}")):
-            whole = f"finish({half}, which, m, m_in, {first}, BN // {parts}, {self.arguments})"
+            whole = self.finishing(half, first, f"BN // {parts}")
             if parts == 4:
                 self.emit(whole)
                 continue
@@ -494,7 +513,67 @@ class Writer:
         value = self.finished()
         if not uses_sum(self.k):
             value = f"tl.broadcast_to({value}, [BM, BC])"
-        self.keep(value)
+        if self.k.deviation is None:
+            self.keep(value)
+            return
+        self.emit(f"value = ({value}).to({TYPES[self.k.expr.dtype]})")
+        self.keep("value")
+        self.spread("value")
+        self.emit("return mean, away")
+
+    # deviations of rows
+
+    def spread(self, value: str) -> None:
+        """Add columns of a tile to ``mean`` and ``away``, the sum of squared deviations from it, of those ``before``.
+
+        Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+        """
+        assert self.k.deviation is not None
+        self.emit("width = tl.minimum(tl.maximum(N - column, 0), n.shape[0]).to(tl.float32)")
+        self.emit(f"x = tl.where(n_in[None, :], {value}.to(tl.float32), 0.0)")
+        if not self.k.deviation.centred:
+            self.emit("away += tl.sum(x * x, 1)")
+            return
+        self.emit("own = tl.sum(x, 1) / tl.maximum(width, 1.0)")
+        self.emit("x = tl.where(n_in[None, :], x - own[:, None], 0.0)")
+        self.join("own", "tl.sum(x * x, 1)", "before")
+
+    def join(self, mean: str, away: str, before: str) -> None:
+        """Add ``width`` numbers with this mean and these squares to the ``before`` that there are."""
+        self.emit(f"share = width / tl.maximum(width + {before}, 1.0)")
+        self.emit(f"gap = {mean} - mean")
+        self.emit(f"away += {away} + gap * gap * share * {before}")
+        self.emit("mean += gap * share")
+
+    def share(self, height: str, meet: str) -> None:
+        """Leave what is known of a tile's rows; who comes last to these rows makes their deviations.
+
+        Args:
+            height: Rows that are counted together.
+            meet: The line after which all warps have written.
+        """
+        deviation = self.k.deviation
+        assert deviation is not None
+        self.emit("parts += m.to(tl.int64) * across * 2")
+        self.emit("tl.store(parts + column // BN * 2, mean, mask=m_in)")
+        self.emit("tl.store(parts + column // BN * 2 + 1, away, mask=m_in)")
+        self.emit(meet)
+        self.emit(f"place = count + row // {height}")
+        with self.indented("if tl.atomic_add(place, 1) == across - 1:"):
+            self.emit("mean = mean * 0.0")
+            self.emit("away = away * 0.0")
+            with self.indented("for t in range(across):"):  # what others wrote is in the second cache
+                for name, at in (("own", "t * 2"), ("left", "t * 2 + 1")):
+                    self.emit(f'{name} = tl.load(parts + {at}, mask=m_in, other=0.0, cache_modifier=".cg")')
+                if deviation.centred:
+                    self.emit("front = tl.cast(t * BN, tl.float32)")
+                    self.emit("width = tl.minimum(tl.cast(N, tl.float32) - front, tl.cast(BN, tl.float32))")
+                    self.join("own", "left", "front")
+                else:
+                    self.emit("away += left")
+            self.emit(f"root = tl.sqrt_rn(away / tl.cast(N, tl.float32) + {deviation.epsilon})")
+            self.emit("tl.store(inverse + m, 1.0 / root, mask=m_in)")
+            self.emit("tl.store(place, 0)")
 
     def finished(self, known: Mapping[int, str] = MappingProxyType({})) -> str:
         """The value of the expression of the sums ``acc``; ``known`` are names of extras that were read before."""

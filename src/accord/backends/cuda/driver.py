@@ -51,6 +51,31 @@ def bindings() -> Any:
         ) from error
 
 
+class _Value(ctypes.Union):
+    """``CUlaunchAttributeValue``, of which only these are used."""
+
+    _fields_ = (("flag", ctypes.c_int), ("sizes", ctypes.c_uint * 3), ("room", ctypes.c_uint64 * 8))
+
+
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute``."""
+
+    _fields_ = (("id", ctypes.c_uint), ("value", _Value))
+
+
+class _Configuration(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
 class Device(Losable):
     """A GPU.
 
@@ -61,6 +86,7 @@ class Device(Losable):
         processors: Multiprocessors.
         shared: Bytes of shared memory that a block may use.
         space: The name of its memory.
+        driver_version: The driver's, as it tells it: 13000 for CUDA 13.0.
         cache: Bytes of the second-level cache.
         gate: What keeps runs from measurements while there are any.
     """
@@ -73,7 +99,7 @@ class Device(Losable):
         self.space = f"cuda:{ordinal}"
         self._driver = driver
         _start(driver)
-        version = self.call("cuDriverGetVersion")
+        self.driver_version = version = int(self.call("cuDriverGetVersion"))
         if version < OLDEST_DRIVER:
             raise BackendError(
                 "the NVIDIA driver is too old",
@@ -110,6 +136,10 @@ class Device(Losable):
         self._wait_for_event = self._entry("cuStreamWaitEvent", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
         self._launch_graph = self._entry("cuGraphLaunch", ctypes.c_void_p, ctypes.c_void_p)
         self._launch = self._entry("cuLaunchKernel", ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+        self._launch_with = self._entry("cuLaunchKernelEx", *[ctypes.c_void_p] * 4)
+        kinds = driver.CUlaunchAttributeID
+        self._cluster = int(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+        self._dependent = int(kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
         self._loading = threading.Lock()
         self._functions: WeakValueDictionary[tuple[bytes, str, tuple[int, int, int], int], Function] = (
             WeakValueDictionary()
@@ -377,7 +407,9 @@ class Device(Losable):
         )
         ctypes.memmove(target, int(made.getPtr()), MAP_BYTES)
 
-    def launch(self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int) -> None:
+    def launch(
+        self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int, *, early: bool = False
+    ) -> None:
         """Start a kernel.
 
         Args:
@@ -385,25 +417,30 @@ class Device(Losable):
             grid: Programs, three axes.
             parameters: The address of an array of the addresses of its arguments.
             stream: Where.
+            early: As soon as the kernel in front of it on the stream lets it; it waits for that one by itself.
         """
-        if function.cluster > 1:
-            self._launch_clusters(function, grid, parameters, stream)
+        if early or function.cluster > 1:
+            self._launch_otherwise(function, grid, parameters, stream, early=early)
             return
         status = self._launch(function.handle, *grid, *function.block, function.shared, stream, parameters, None)
         self._checked(status, "cuLaunchKernel")
 
-    def _launch_clusters(self, function: Function, grid: Sequence[int], parameters: int, stream: int) -> None:
-        driver = self._driver
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        dim = attribute.value.clusterDim
-        dim.x, dim.y, dim.z = function.cluster, 1, 1
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid[0] * function.cluster, grid[1], grid[2]
-        config.blockDimX, config.blockDimY, config.blockDimZ = function.block
-        config.sharedMemBytes, config.hStream = function.shared, stream
-        config.attrs, config.numAttrs = [attribute], 1
-        self.call("cuLaunchKernelEx", config, function.handle, parameters, 0)
+    def _launch_otherwise(
+        self, function: Function, grid: tuple[int, int, int], parameters: int, stream: int, *, early: bool
+    ) -> None:
+        """Start a kernel that is a cluster of blocks a program, or may start early."""
+        attributes = []
+        if function.cluster > 1:
+            attributes.append(_Attribute(self._cluster, _Value(sizes=(function.cluster, 1, 1))))
+        if early:
+            attributes.append(_Attribute(self._dependent, _Value(flag=1)))
+        count = len(attributes)
+        blocks = grid[0] * function.cluster, grid[1], grid[2]
+        configuration = _Configuration(
+            blocks, function.block, function.shared, stream, (_Attribute * count)(*attributes), count
+        )
+        status = self._launch_with(ctypes.addressof(configuration), function.handle, parameters, None)
+        self._checked(status, "cuLaunchKernelEx")
 
 
 def _start(driver: Any) -> None:

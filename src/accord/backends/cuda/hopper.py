@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from accord.backends.cuda.attention import AttentionKernel
 from accord.backends.cuda.attention_writer import LOG2E, write_bounds, write_scores
 from accord.backends.cuda.code import KernelText
-from accord.backends.cuda.lines import Code, ceildiv
+from accord.backends.cuda.lines import NEXT, WAIT, Code, ceildiv
 from accord.record import record
 
 __all__ = ["HopperAttention", "HopperGeometry", "HopperTiles", "hopper_candidates", "hopper_geometry", "suits_hopper"]
@@ -91,6 +91,8 @@ class HopperAttention(KernelText):
             "HAS_LEFT": k.left,
             "LEFT": "left" if k.left else 0,
             "RIGHT": "right" if k.right else 0,
+            "WAIT": WAIT,
+            "NEXT": NEXT,
         }
         text = _TEMPLATE
         for name, value in values.items():
@@ -264,6 +266,7 @@ def produce(
         k, [images, groups, keys, SIZE], [k_b, k_h, k_l, 1], [1, 1, BLOCK_K, SIZE], k_tiles.layout)
     values = tma.make_tensor_descriptor(
         v, [images, groups, keys, SIZE], [v_b, v_h, v_l, 1], [1, 1, BLOCK_K, SIZE], v_tiles.layout)
+    <WAIT>
     step = 0
     tile = 0
     for t in range(tl.program_id(0), blocks * pairs, tl.num_programs(0)):
@@ -286,6 +289,7 @@ def produce(
             load_tile(values, [image, group, i * BLOCK_K, 0], v_full.index(stage), v_tiles.index(stage))
             step += 1
         tile += 1
+    <NEXT>
 
 
 @gluon.jit
@@ -301,6 +305,7 @@ def consume(
     results = tma.make_tensor_descriptor(
         y, [images, heads, length, SIZE], [y_b, y_h, y_l, 1], [1, 1, 64, SIZE], q_tiles.layout)
     q = q_tiles.index(WHO).reshape([64, SIZE])
+    <WAIT>
     step = 0
     tile = 0
     for t in range(tl.program_id(0), blocks * pairs, tl.num_programs(0)):

@@ -19,6 +19,7 @@ from typing import Any
 from accord.backends.cuda.code import KernelText, TensorMap
 from accord.backends.cuda.contraction import BATCH, COLUMNS, DEPTH, ROWS, ContractionKernel
 from accord.backends.cuda.contraction_writer import Writer, uses_sum
+from accord.backends.cuda.lines import NEXT, WAIT
 from accord.expr.lang import bits
 from accord.record import record
 
@@ -36,7 +37,7 @@ _REGISTERS = {2: 240, 3: 160}
 _MOST_AXES = 5
 _CACHE_LINE = 8
 #: Registers of a thread beside its sums with which all that finishes them is read ahead, one piece of it, or a row;
-#: and with which operands are read that differ from row to row.
+#: and with which operands of as many elements as there are results are read.
 _FREE, _FREE_ONE, _FREE_ROW, _FREE_ROWS = 140, 100, 48, 64
 
 
@@ -79,9 +80,9 @@ def shares_of(rows: int, columns: int, *, turns: bool) -> tuple[int, int, tuple[
 
 
 def has_registers(kernel: ContractionKernel, rows: int, columns: int, *, turns: bool) -> bool:
-    """Whether sums of a tile leave registers for what finishes them: operands that differ from row to row take more."""
+    """Whether sums of a tile leave registers for what finishes them: operands of as many elements take more."""
     free = _free(*shares_of(rows, columns, turns=turns))
-    by_row = any(p.kinds[1].strip("0") for p in kernel.extras)
+    by_row = any(p.kinds[1].strip("0") and p.kinds[2].strip("0") for p in kernel.extras)
     return free >= (_FREE_ROWS if by_row else 32)
 
 
@@ -146,6 +147,11 @@ class HopperContraction(KernelText):
         """See :class:`~accord.backends.cuda.code.KernelText`."""
         return self.kernel.pointers
 
+    @property
+    def counts(self) -> bool:
+        """See :class:`~accord.backends.cuda.code.KernelText`."""
+        return self.kernel.counts
+
     def maps(self, sizes: Sequence[int], step: int) -> tuple[TensorMap, ...]:
         """How the copy engine walks A, B and perhaps the result, with ``step`` elements of depth at once.
 
@@ -168,6 +174,7 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+barrier = getattr(tl, "barrier", None) or tl.thread_barrier
 
 
 """
@@ -181,7 +188,7 @@ class _Module:
         self.parts = range(len(kernel.widths))
         self.shares = 1 if kernel.turns else kernel.groups  # of A in a step
         self.last = len(self.k.patterns) - 1
-        pointers = [*(f"p{i}" for i in range(self.last + 1)), "work"]
+        pointers = self.k.memory
         b_maps = [f"b{p}_map" for p in self.parts]
         maps = ["a_map", *b_maps, *(["y_map"] if kernel.copied else [])]
         names = [*pointers, *self.k.integers]
@@ -212,6 +219,9 @@ class _Module:
             f"finished(acc{self.given}, which, row, column, {layout}, {self.head})": self.finished,
             f"keep(value, which, row, column, {layout}, {self.head})": self.keep,
         }
+        if self.k.deviation is not None:
+            written[f"spread(value, mean, away, column, before, {layout}, {self.head})"] = self.spread
+            written[f"share(mean, away, row, column, {layout}, {self.head})"] = self.share
         texts = []
         for heading, write in written.items():
             writer = Writer(self.k, self.arguments)
@@ -318,6 +328,7 @@ class _Module:
             at = self.place(w, 0, {ROWS: f"row + {share} * BM", DEPTH: "start"})
             copies.append(("a_map", at, f"a_tiles.index(stage * {self.shares} + {share})"))
         self.produce(w, "HEIGHT", copies)
+        w.emit(NEXT)  # all that this block multiplies is on its way
 
     def produce_b(self, w: Writer) -> None:
         """Ask for all steps of B of all tiles."""
@@ -331,6 +342,7 @@ class _Module:
 
     def produce(self, w: Writer, height: str, copies: Sequence[tuple[str, str, str]]) -> None:
         """Start ``copies`` (descriptor, place, tile) of each step."""
+        w.emit(WAIT)
         w.emit("step = 0")
         with w.indented("for t in range(tl.program_id(0), tiles, tl.num_programs(0)):"):
             w.emit("tile = t")
@@ -358,6 +370,7 @@ class _Module:
             width //= 2
         if not self.h.copied:
             w.emit(f"across_rows: tl.constexpr = {self.coalesced()}")
+        w.emit(WAIT)
         first = f"tl.program_id(0) + {who} * tl.num_programs(0)"
         sums = [f"sum{p}" for p in self.parts]
         with w.indented(f"for t in range({first}, tiles, {every} * tl.num_programs(0)):"):
@@ -393,9 +406,15 @@ class _Module:
             if self.h.turns:
                 w.emit("step += steps")
             first_column = 0
+            rows = f"tl.SliceLayout(1, layout{self.h.piece})"
+            if self.k.deviation is not None:
+                for name in ("mean", "away"):
+                    w.emit(f"{name} = tl.zeros([BM], tl.float32, layout={rows})")
             for s, width in zip(sums, self.h.widths, strict=True):
                 self.hand_on(w, s, first_column, width)
                 first_column += width
+            if self.k.deviation is not None:
+                w.emit(f"share(mean, away, row, column, layout{self.h.piece}, {self.arguments})")
         if self.h.copied:
             w.emit("tma.store_wait(0)")
 
@@ -421,6 +440,9 @@ class _Module:
         column = f"column + {first}"
         given = "".join(f", e{i}_{first}" for i in self.early)
         w.emit(f"value = finished({name}{given}, which, row, {column}, layout{width}, {self.arguments})")
+        if self.k.deviation is not None:
+            place = f"{column}, {first}, layout{width}"
+            w.emit(f"mean, away = spread(value, mean, away, {place}, {self.arguments})")
         w.emit(f"piece = y_tiles.index(WHO * {PIECES} + {number % 2})")
         plain = f"piece.reshape([BM, {width}])"
         if not self.h.copied:
@@ -457,6 +479,23 @@ class _Module:
         """Store a part of the results through pointers."""
         self.here(w, "value.shape[0]", "value.shape[1]")
         w.keep("value")
+
+    def spread(self, w: Writer) -> None:
+        """Add a part of the results to what is known of their rows."""
+        w.sizes()
+        w.emit("n = column + tl.arange(0, value.shape[1], layout=tl.SliceLayout(0, layout))")
+        w.emit("n_in = n < N")
+        w.spread("value")
+        w.emit("return mean, away")
+
+    def share(self, w: Writer) -> None:
+        """Leave what is known of the rows of a tile."""
+        w.sizes()
+        w.emit("across = tl.cdiv(N, BN)")
+        w.emit("m = row + tl.arange(0, BM, layout=tl.SliceLayout(1, layout))")
+        w.emit("m_in = m < M")
+        w.emit("parts = work")
+        w.share("BM", "barrier()")
 
     def here(self, w: Writer, rows: str, columns: str) -> None:
         """The rows and columns of a part."""

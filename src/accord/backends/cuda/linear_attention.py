@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from accord.backends.cuda.code import CudaLaunch, KernelText
-from accord.backends.cuda.lines import HEAD, Code, ceildiv, power_of_two
+from accord.backends.cuda.lines import HEAD, NEXT, WAIT, Code, ceildiv, power_of_two
 from accord.backends.cuda.printer import TYPES
 from accord.backends.matrix_state import LinearAttention
 from accord.record import record
@@ -60,6 +60,7 @@ class LinearAttentionKernel(KernelText):
             "j_in = j < width",
             "inside = i_in[:, None] & j_in[None, :]",
             "place = ((image * heads + head) * size + i)[:, None] * width + j[None, :]",
+            WAIT,
         )
         if a.past:
             code("state = tl.load(past + place, mask=inside, other=0.0).to(tl.float32)")
@@ -91,6 +92,7 @@ class LinearAttentionKernel(KernelText):
                     f"found = tl.sum(state * (query * {a.scale!r})[:, None], 0)",
                     f"tl.store(y + asked * width + j, found.to({TYPES[a.dtype]}), mask=j_in)",
                 )
+        code(NEXT)
         if a.kept:
             code(f"tl.store(kept + place, state.to({TYPES[a.state]}), mask=inside)")
         parameters = [*(n for n, _ in self._names), *NAMES, "SIZE: tl.constexpr", "COLUMNS: tl.constexpr"]

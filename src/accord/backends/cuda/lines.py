@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = ["HEAD", "Code", "ceildiv", "power_of_two"]
+__all__ = ["HEAD", "NEXT", "WAIT", "Code", "ceildiv", "power_of_two"]
 
 #: Of a module.
 HEAD = "import triton\nimport triton.language as tl\n\n\n"
+#: The line of a kernel in front of which it touches no memory that another kernel may write or read. One that is
+#: started before those in front of it are done waits for them there (:func:`accord.backends.cuda.code.function_of`);
+#: elsewhere, and in the interpreter, it is a comment.
+WAIT = "# wait: those in front are done"
+#: The line behind which it has little left to do but to store its results: the next one may be started.
+NEXT = "# next: the one behind may start"
 
 
 class Code(list[str]):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from accord.backends.cuda.lines import HEAD, NEXT, WAIT
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.backends.loops.values import Form, Result, form_of
 from accord.expr.lang import INTS, Expr
@@ -51,8 +52,7 @@ class LoopWriter:
             self._flat()
         constants = "BM: tl.constexpr, BR: tl.constexpr, WHOLE: tl.constexpr, WIDE: tl.constexpr"
         body = "\n".join(self.lines)
-        head = "import triton\nimport triton.language as tl\n\n\n"
-        return f"{head}{''.join(self.helpers)}@triton.jit\ndef {k.symbol}({', '.join(names)}, {constants}):\n{body}\n"
+        return f"{HEAD}{''.join(self.helpers)}@triton.jit\ndef {k.symbol}({', '.join(names)}, {constants}):\n{body}\n"
 
     # positions
 
@@ -85,8 +85,10 @@ class LoopWriter:
     # without a second side
 
     def _flat(self) -> None:
+        self.emit(WAIT)
         printer = self._printer()
         names = self._values(lambda i, s: (f"b{i}", "some"))
+        self.emit(NEXT)
         for j, expr in enumerate(self.k.results):
             value = printer.value(expr, names)
             stream = len(self.k.streams) - len(self.k.outputs) + j
@@ -99,7 +101,10 @@ class LoopWriter:
         if not k.reductions:
             self.emit("r = tl.program_id(1).to(tl.int64 if WIDE else tl.int32) * BR + tl.arange(0, BR)")
             self._piece()
-            self._full_outputs(self._tile_values())
+            self.emit(WAIT)
+            names = self._tile_values()
+            self.emit(NEXT)
+            self._full_outputs(names)
             return
         self.emit("if WHOLE:")
         with self._indented():
@@ -130,6 +135,7 @@ class LoopWriter:
         """Levels of reductions, then what is left to store."""
         k = self.k
         self.results = {}
+        self.emit(WAIT)
         names = self._tile_values() if held else []
         levels = [k.reduction_level(i) for i in range(len(k.reductions))]
         for level in range(max(levels) + 1):
@@ -151,6 +157,7 @@ class LoopWriter:
                         self.emit(f"{state} = {value}")
             for i in chosen:
                 self._reduce(i, states[i])
+        self.emit(NEXT)
         self._row_outputs()
         if not any(map(k.stores_full, range(len(k.outputs)))):
             return

@@ -17,7 +17,7 @@ import numpy as np
 from accord.backends.cuda.code import CudaLaunch, KernelText
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
-from accord.backends.cuda.lines import HEAD, Code, ceildiv, power_of_two
+from accord.backends.cuda.lines import HEAD, NEXT, WAIT, Code, ceildiv, power_of_two
 from accord.backends.epilogue import Extra
 from accord.backends.protocol import Array
 from accord.expr.lang import Expr, bits
@@ -91,12 +91,14 @@ class PackKernel(KernelText):
         code(f"inside = (at{last} >= 0) & (at{last} < width)", f"place = at{last}.to(tl.int64) * s{last}")
         width = power_of_two(self.channels)
         values = []
+        code(WAIT)
         for c in range(width):
             load = f"tl.load(x + place + {c} * s_channel, mask=inside, other=0.0)"
             code(f"v{c} = {load if c < self.inputs else 'tl.zeros_like(v0)'}")
             values.append(f"v{c}")
         code(f"channel = tl.arange(0, {width})[None, :]")
         code(f"packed = tl.reshape({_joined(values)}, [BLOCK, {width}])")
+        code(NEXT)
         code(f"y += (tl.cast(row, tl.int64) * n{last} + pixel)[:, None] * {self.channels} + channel")
         code(f"tl.store(y, packed, mask=(pixel < n{last})[:, None] & (channel < {self.channels}))")
         return HEAD + code.function(self.symbol, ["x", "y", *self.names, "BLOCK: tl.constexpr"])

@@ -12,6 +12,7 @@ import functools
 import os
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
@@ -27,7 +28,7 @@ from accord.record import record
 if TYPE_CHECKING:
     from accord.backends.cuda.program import CudaProgram
 
-__all__ = ["PIECE", "Copy", "Entry", "Part", "TransferCode"]
+__all__ = ["PIECE", "Copy", "Entry", "Item", "Kernel", "Part", "TransferCode"]
 
 #: Graphs that one part of a program keeps, by addresses of its operands.
 _GRAPHS: Final = 4
@@ -55,10 +56,24 @@ class TransferCode:
 
 
 class Item(Protocol):
-    """A kernel or a copy."""
+    """A kernel, a call of a library, or a copy."""
 
     def start(self, stream: int) -> None:
         """Start it."""
+
+
+class Kernel(ABC):
+    """A kernel, behind which another one may be started early."""
+
+    @abstractmethod
+    def start(self, stream: int, *, early: bool = False) -> None:
+        """Start it.
+
+        Args:
+            stream: Where.
+            early: What is in front of it on the stream is a kernel, and has nothing beside it; so this one may start
+                before that is done, if it waits for that by itself.
+        """
 
 
 @record
@@ -228,17 +243,24 @@ class Part:
             gpu.record(self._begin, origin)
         for s in self._ends:
             gpu.follow(streams[s], self._begin)
+        behind: set[int] = set()  # streams on which a kernel comes last, with no event between it and what follows
         for e in self._entries:
             stream = streams[e.turn.stream]
             for a in e.turn.after:
                 if a in self._events:
                     gpu.follow(stream, self._events[a])
+                    behind.discard(stream)
             if e.number in self._watched:
                 self._start_watched(e, stream, streams.values())
+            elif isinstance(e.item, Kernel):
+                e.item.start(stream, early=stream in behind)
+                behind.add(stream)
             else:
                 e.item.start(stream)
+                behind.discard(stream)
             if e.number in self._events:
                 gpu.record(self._events[e.number], stream)
+                behind.discard(stream)
         if not _blocking():
             self._watched.clear()
         for s, event in self._ends.items():

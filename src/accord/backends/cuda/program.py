@@ -18,12 +18,12 @@ import numpy as np
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, TensorMap, Variant, binary_of
 from accord.backends.cuda.driver import MAP_BYTES, Device, argument_array
 from accord.backends.cuda.lanes import Events, Lanes, borrowed
-from accord.backends.cuda.parts import Copy, Entry, Part, TransferCode
-from accord.backends.protocol import Array, Caller, Launches, Pending, Program, Turn, Turns
+from accord.backends.cuda.parts import Copy, Entry, Item, Kernel, Part, TransferCode
+from accord.backends.protocol import Array, Caller, Launch, Launches, Pending, Program, Turn, Turns
 from accord.errors import CompileError, ExecutionError
 from accord.expr.lang import bits
 
-__all__ = ["CudaProgram", "TransferCode"]
+__all__ = ["CudaProgram", "TransferCode", "item_of"]
 
 #: Pointers that Triton adds to a kernel at most: to memory for descriptors, and one that is null.
 _SCRATCH: Final = 2
@@ -32,7 +32,7 @@ _REFUSAL: Final = 16
 _NOTHING: Final = range(0)
 
 
-class _Kernel:
+class _Kernel(Kernel):
     """A launch whose arguments have fixed places in memory, into which addresses are written."""
 
     def __init__(self, gpu: Device, code: KernelText, launch: CudaLaunch, table: Array, refusal: int) -> None:
@@ -43,9 +43,11 @@ class _Kernel:
         self._pointers = len(table)
         given = [n for n, hint in zip(launch.params, launch.hints, strict=True) if hint != "1"]
         self._shifts = np.array(launch.shifts or [0] * self._pointers, np.int64)
-        self._functions: dict[bool, Any] = {}
+        self._functions: dict[bool, tuple[Any, bool]] = {}
         walks = [n for m in launch.maps for n in (0, *m.shape, *m.strides)]
-        rest = [*([refusal] if code.refuses else []), *walks, *given]
+        #: Words that are 0 between launches, of this launch alone.
+        self._counters = _zeros(gpu, launch.counters) if code.counts else 0
+        rest = [*([refusal] if code.refuses else []), *([self._counters] if code.counts else []), *walks, *given]
         self._count = self._pointers + len(rest)
         order = (*(launch.order or range(self._count)), *range(self._count, self._count + _SCRATCH))
         #: Memory of Triton's own, for this launch alone: several may run at once.
@@ -53,27 +55,30 @@ class _Kernel:
         self._values, addresses = argument_array(self._count + _SCRATCH, order)
         for k, n in enumerate(rest):
             self._values[self._pointers + k] = int(n)  # type: ignore[call-overload]
-        self._maps = _Maps(gpu, launch.maps, addresses, self._pointers + code.refuses)
+        self._maps = _Maps(gpu, launch.maps, addresses, self._pointers + code.refuses + code.counts)
         self._addresses = addresses
         self._parameters = ctypes.addressof(addresses)
         self._cells = np.ctypeslib.as_array(self._values)[: self._pointers]
 
-    def start(self, stream: Any) -> None:
-        """Start it on the operands that the table has now."""
+    def start(self, stream: int, *, early: bool = False) -> None:
+        """See :class:`~accord.backends.cuda.parts.Kernel`; it is started on the operands that the table has now."""
         np.add(self._table, self._shifts, out=self._cells)
         aligned = not int(np.bitwise_or.reduce(self._cells, initial=0)) & 15
-        function = self._functions.get(aligned)
-        if function is None:
+        found = self._functions.get(aligned)
+        if found is None:
             binary = binary_of(Variant.of(self._code, self._launch, aligned=aligned), self._gpu.architecture)
-            function = self._functions[aligned] = self._loaded(binary)
+            waits = binary.waits and not self._code.foreign  # what a user's kernel does before it waits, nobody knows
+            found = self._functions[aligned] = self._loaded(binary), waits
             self._maps.boxes = binary.maps
+        function, waits = found
         if self._launch.maps:
             self._maps.write(self._cells)
-        self._gpu.launch(function, self._launch.grid, self._parameters, stream)
+        self._gpu.launch(function, self._launch.grid, self._parameters, stream, early=early and waits)
 
     def __del__(self) -> None:
-        if self._scratch:
-            self._gpu.free(self._scratch)
+        for address in (self._scratch, self._counters):
+            if address:
+                self._gpu.free(address)
 
     def _loaded(self, binary: Binary) -> Any:
         if binary.scratch > _SCRATCH:
@@ -84,6 +89,40 @@ class _Kernel:
         block = self._launch.block if self._launch.block[0] else (binary.threads, 1, 1)
         shared = binary.shared + self._launch.dynamic
         return self._gpu.function(binary.cubin, binary.name, block, shared, binary.cluster)
+
+
+def _zeros(gpu: Device, count: int) -> int:
+    """The address of new words that are 0."""
+    words = np.zeros(max(count, 1), np.int32)
+    address = gpu.allocate(words.nbytes)
+    with borrowed(gpu) as lanes:
+        gpu.to_device(address, words.ctypes.data, words.nbytes, lanes.origin)
+        gpu.wait(lanes.origin)
+    return address
+
+
+def item_of(gpu: Device, code: KernelText | None, launch: Launch, table: Array, refusal: int) -> Item:
+    """What a launch starts.
+
+    Args:
+        gpu: The device.
+        code: The phase's text; None if a library has the kernel.
+        launch: How it is started.
+        table: Addresses of its operands.
+        refusal: Where it writes that it refuses its data.
+
+    Raises:
+        ExecutionError: it is a library's, which cannot be used.
+    """
+    if isinstance(launch, CudaLaunch):
+        text = launch.text or code  # a way that was measured may have another text
+        assert text is not None
+        return _Kernel(gpu, text, launch, table, refusal)
+    from accord.backends.cuda.cublas import ProductCall
+    from accord.backends.cuda.library_product import ProductLaunch
+
+    assert isinstance(launch, ProductLaunch)
+    return ProductCall(gpu, launch, table)
 
 
 class _Maps:
@@ -214,14 +253,12 @@ class CudaProgram(Program):
         self._refusals = Words(gpu, len(launches) if self._checked else 0)
         self._entries: list[Entry] = []
         for number, ((phase, launch), table) in enumerate(zip(launches, operands, strict=True)):
-            item: _Kernel | Copy
+            item: Item
             if isinstance(phase.code, TransferCode):
                 item = Copy(gpu, phase.code, launch, table)
             else:
                 assert isinstance(phase.code, KernelText)
-                assert isinstance(launch, CudaLaunch)
-                code = launch.text or phase.code  # a way that was measured may have another text
-                item = _Kernel(gpu, code, launch, table, self._refusals.address + number * _REFUSAL)
+                item = item_of(gpu, phase.code, launch, table, self._refusals.address + number * _REFUSAL)
             self._entries.append(Entry(number, item, table, turns[number]))
         self._copies = [e.item for e in self._entries if isinstance(e.item, Copy)]
         self._events = Events(gpu)

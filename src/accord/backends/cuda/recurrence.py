@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from accord.backends.cuda.code import CudaLaunch, KernelText
-from accord.backends.cuda.lines import HEAD, Code, ceildiv, power_of_two
+from accord.backends.cuda.lines import HEAD, NEXT, WAIT, Code, ceildiv, power_of_two
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.backends.gates import Cell, Pass
 from accord.record import record
@@ -99,6 +99,7 @@ class _Writer:
             "each = count * batch * hidden",
             f"inputs = work + direction.to(tl.int64) * steps * batch * hidden * {k.cell.gates}",
             "own = work + total + ((direction - first) * batch + b).to(tl.int64)[:, None] * hidden",
+            WAIT,
         )
         if "lengths" in k.given:
             code(
@@ -120,7 +121,7 @@ class _Writer:
                 with self._units():
                     self._pass(p)
                 code("tl.debug_barrier()")
-        code("now = (steps % 2) * each")
+        code(NEXT, "now = (steps % 2) * each")
         with self._units():
             self._tile()
             for name, state in (("y_h", "h"), ("y_c", "c")):

@@ -13,7 +13,7 @@ import numpy as np
 from accord.backends.boxes import corners, overlaps
 from accord.backends.cuda.code import CudaLaunch, KernelText
 from accord.backends.cuda.counted import CountedKernel
-from accord.backends.cuda.lines import HEAD, Code
+from accord.backends.cuda.lines import HEAD, NEXT, WAIT, Code
 from accord.backends.cuda.printer import TritonPrinter
 from accord.backends.loops.program import Lookup, LoopProgram, Operand, Output, program_phase
 from accord.backends.loops.values import Reduction, Result
@@ -67,6 +67,7 @@ class SuppressionText(KernelText):
             "most = (threshold + tl.zeros([BLOCK], tl.int32)).to(tl.float32, bitcast=True)",
             "lowest = (least + tl.zeros([BLOCK], tl.int32)).to(tl.float32, bitcast=True)",
             "best = none",
+            WAIT,
         )
         key = order_key("f32", descending=False)
         with code.indented("for start in range(0, count, BLOCK):"):
@@ -105,7 +106,7 @@ class SuppressionText(KernelText):
                     "best = tl.minimum(best, rank)",
                 )
             code("chosen = tl.min(best, 0)", "kept += 1")
-        code("tl.store(counts + row, kept)")
+        code(NEXT, "tl.store(counts + row, kept)")
         parameters = ["boxes", "scores", "ranks", "found", "counts", *_NAMES, "BLOCK: tl.constexpr"]
         return HEAD + code.function(self.symbol, parameters)
 

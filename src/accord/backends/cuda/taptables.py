@@ -8,7 +8,7 @@ from collections.abc import Callable
 from accord.backends.cpu.taptables import Positions, Taps, tap_count, tap_words
 from accord.backends.cpu.taptables_writer import tap
 from accord.backends.cuda.code import KernelText
-from accord.backends.cuda.lines import HEAD, Code
+from accord.backends.cuda.lines import HEAD, WAIT, Code
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.expr.lang import operand
 from accord.record import record
@@ -68,7 +68,7 @@ class TableKernel(KernelText):
             value = printer.value(weight / operand(8, "f64") if taps.normal else weight, [*names, "tap", "total"])
             code(f"tl.store(weights + x * count + k, {value}.to({TYPES[self.dtype]}), mask=some)")
 
-        code("total = tl.zeros([BLOCK], tl.float64)")
+        code("total = tl.zeros([BLOCK], tl.float64)", WAIT)
         each(first)
         if weight is not None:
             each(second)

@@ -1,30 +1,36 @@
-"""The tiles of a contraction as a choice."""
+"""The ways of a contraction as a choice: tiles of our kernels, and algorithms of cuBLASLt for what it has too."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
+from accord.backends.cuda import cublas
 from accord.backends.cuda.choices import Choice, Operand, Started
-from accord.backends.cuda.code import CudaLaunch
-from accord.backends.cuda.contraction import ContractionKernel
+from accord.backends.cuda.code import CudaLaunch, KernelText
+from accord.backends.cuda.contraction import ContractionKernel, accumulator
+from accord.backends.cuda.driver import device
+from accord.backends.cuda.library_product import LibraryProduct, MatrixProduct, ProductLaunch, product_of
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
+from accord.errors import CompileError
 from accord.expr.lang import bits
 from accord.record import record
 
 __all__ = ["ContractionChoice", "contraction_choice", "gpu"]
 
-#: Tiles that are measured.
-_MEASURED: Final = 8
+Way: TypeAlias = Tile | LibraryProduct
+
+#: Tiles that are measured, and algorithms of the library.
+_MEASURED, _ALGORITHMS = 8, 3
 #: Bytes of a workspace that tiles worth a measurement may take, where the one by rule takes less.
 _ROOM: Final = 32 << 20
 
 
 @record
 class ContractionChoice(Choice):
-    """The tiles of one contraction.
+    """The ways of one contraction.
 
     Attributes:
         kernel: The kernel.
@@ -44,40 +50,64 @@ class ContractionChoice(Choice):
     rule: Tile
     place: int = 0
 
-    kinds = (Tile,)
+    kinds = (Tile, LibraryProduct)
 
     @property
     def content(self) -> str:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
-        return repr((self.kernel.symbol, self.sizes, self.hints, self.room, self.cold))
+        library = "" if self.product is None else cublas.identity(device().driver_version)
+        return repr((self.kernel.symbol, self.sizes, self.hints, self.room, self.cold, library))
 
-    def launch(self, number: int) -> CudaLaunch:
+    @property
+    def product(self) -> MatrixProduct | None:
+        """What cuBLASLt would be asked for; None if it has no such product."""
+        return product_of(self.kernel, self.sizes)
+
+    def has(self, way: Way) -> bool:
+        """See :class:`~accord.backends.cuda.choices.Choice`."""
+        return isinstance(way, Tile) or not cublas.lacking(device())
+
+    def lacking(self) -> str:
+        """See :class:`~accord.backends.cuda.choices.Choice`."""
+        return "" if self.product is None else cublas.lacking(device())
+
+    def launch(self, number: int) -> CudaLaunch | ProductLaunch:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
         found = super().launch(number)
         shifts = (*(0,) * (len(self.kernel.pointers) - 1), self.place)
         return dataclasses.replace(found, shifts=shifts) if self.place and found.tasks else found
 
-    def ways(self) -> Sequence[Tile]:
+    def ways(self) -> Sequence[Way]:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
         found = candidates(self.kernel, self.sizes, gpu(), _MEASURED, described=True)
-        return tuple(
-            t for t in dict.fromkeys((self.rule, *found)) if workspace(self.kernel, t, self.sizes) <= self.room
-        )
+        tiles = (t for t in dict.fromkeys((self.rule, *found)) if workspace(self.kernel, t, self.sizes) <= self.room)
+        product = self.product
+        return (*tiles, *(cublas.algorithms(device(), product, self.room, _ALGORITHMS) if product else ()))
 
-    def started(self, way: Tile) -> tuple[Started, ...]:
+    def started(self, way: Way) -> tuple[Started, ...]:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
-        multiplying, adding = launches(self.kernel, way, self.sizes, self.hints)
-        return Started(text_of(self.kernel, way, self.sizes), multiplying), Started(self.kernel.parts, adding)
+        if isinstance(way, LibraryProduct):
+            if self.product is None:
+                raise CompileError("cuBLASLt has no such product")
+            return (Started(None, ProductLaunch((), 1, self.product, way.algorithm, way.workspace)),)
+        texts = self.texts(way)
+        return tuple(map(Started, texts, launches(self.kernel, way, self.sizes, self.hints)))
+
+    def texts(self, tile: Tile) -> tuple[KernelText, KernelText]:
+        """What multiplies, and what adds the parts of sums."""
+        return text_of(self.kernel, tile, self.sizes), self.kernel.parts
 
     def operands(self) -> tuple[Operand, ...]:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
         counts = self.kernel.reach(self.sizes)
-        *types, sums = self.kernel.pointers
-        result = len(types) - 1
+        types = self.kernel.pointers[: len(counts)]
         found = [
-            Operand(dtype, count, i in self.cold, i == result)
+            Operand(dtype, count, i in self.cold, i == len(counts) - 1, nan=self.product is not None and i == 0)
             for i, (dtype, count) in enumerate(zip(types, counts, strict=True))
         ]
+        if self.kernel.deviation is not None:
+            found.append(Operand("f32", self.kernel.problem(self.sizes).m, written=True))
+        sums = accumulator(self.kernel.product)
         return (*found, Operand(sums, max(1, 8 * self.room // bits(sums))))
 
 
@@ -120,7 +150,5 @@ def _ranked(kernel: ContractionKernel, sizes: tuple[int, ...], on: Device) -> tu
 
 def gpu() -> Device:
     """What tiles are chosen for."""
-    from accord.backends.cuda.driver import device
-
     found = device()
     return Device(found.architecture, found.shared, found.processors)

@@ -22,7 +22,7 @@ import numpy as np
 
 from accord.backends.cuda import program
 from accord.backends.cuda.choices import Choice, Operand, Outcome, Started, name_of, outcome_of, remember
-from accord.backends.cuda.code import Variant, WrittenText
+from accord.backends.cuda.code import CudaLaunch, Variant, WrittenText
 from accord.backends.cuda.compilers import Compilers, serve_all
 from accord.backends.cuda.driver import Device, Graph, chosen
 from accord.backends.cuda.lanes import borrowed
@@ -225,12 +225,12 @@ class _Problem:
     @property
     def variants(self) -> list[Variant]:
         """All machine code that is needed."""
-        return [v for started in self.started.values() for v in map(_variant, started)]
+        return [v for started in self.started.values() for v in _variants(started)]
 
     def refuse(self, failures: Mapping[Variant, AccordError]) -> None:
         """Leave out what does not compile."""
         for way, started in list(self.started.items()):
-            wrong = [failures[v] for v in map(_variant, started) if v in failures]
+            wrong = [failures[v] for v in _variants(started) if v in failures]
             if wrong:
                 self.leave_out(way, wrong[0].message)
 
@@ -249,7 +249,10 @@ class _Problem:
         texts = {
             n: written
             for n, (t, u) in enumerate(zip(taken, usual, strict=False))
-            if t.kernel != u.kernel and t.launch.tasks and isinstance(written := t.kernel.as_stored(), WrittenText)
+            if t.kernel is not None
+            and t.kernel != u.kernel
+            and t.launch.tasks
+            and isinstance(written := t.kernel.as_stored(), WrittenText)
         }
         return Outcome(
             best,
@@ -259,8 +262,13 @@ class _Problem:
         )
 
 
-def _variant(started: Started) -> Variant:
-    return Variant.of(started.kernel, started.launch, aligned=True)
+def _variants(started: Sequence[Started]) -> list[Variant]:
+    """The machine code that is needed."""
+    return [
+        Variant.of(s.kernel, s.launch, aligned=True)
+        for s in started
+        if s.kernel is not None and isinstance(s.launch, CudaLaunch)
+    ]
 
 
 class _Bench:
@@ -340,6 +348,9 @@ class _Bench:
             for at in range(0, nbytes, pattern.nbytes):
                 part = min(pattern.nbytes, nbytes - at)
                 self._gpu.to_device(address + at, pattern.ctypes.data, part, stream)
+            if operand.nan:
+                last = np.full(1, np.nan, pattern.dtype)
+                self._gpu.to_device(address + nbytes - last.nbytes, last.ctypes.data, last.nbytes, stream)
             found.append(address)
         self._gpu.wait(stream)
         return found
@@ -353,7 +364,7 @@ class _Bench:
         for way in sorted(problem.started, key=lambda w: w != rule):
             try:
                 kernels = [
-                    program._Kernel(gpu, s.kernel, s.launch, np.array(table, np.int64), 0)
+                    program.item_of(gpu, s.kernel, s.launch, np.array(table, np.int64), 0)
                     for table in _tables(places, self._launches)
                     for s in problem.started[way]
                 ]

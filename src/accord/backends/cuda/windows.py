@@ -17,7 +17,7 @@ from accord.backends.cpu.images import accumulator
 from accord.backends.cpu.pools import Pooling
 from accord.backends.cpu.taptables import Taps
 from accord.backends.cuda.code import KernelText
-from accord.backends.cuda.lines import HEAD, Code, ceildiv, power_of_two
+from accord.backends.cuda.lines import HEAD, NEXT, WAIT, Code, ceildiv, power_of_two
 from accord.backends.cuda.loops import Stream
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.backends.epilogue import Epilogue
@@ -381,11 +381,14 @@ class _Writer:
         if outer:
             code(f"c{outer[0]} = rest")
         if isinstance(k.kind, Resampled):
+            code(WAIT)
             value = self._resampled(k.kind)
         else:
             for a in range(2, k.rank):
                 code(f"f{a} = c{a} * step{a} - pad{a}")
+            code(WAIT)
             value = self._pooled(k.kind) if isinstance(k.kind, Pooling) else self._convolved(k.kind)
+        code(NEXT)
         self._store(value)
         constants = (f"{n}: tl.constexpr" for n in ("ROWS", "COLUMNS", "WIDE"))
         return code.function(k.symbol, [*k.memory, *k.names, *constants])

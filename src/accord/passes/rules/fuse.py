@@ -68,11 +68,46 @@ class FuseEpilogue(Rule):
         if not isinstance(node.graph, ir.Graph) or not _is_root(node, context):
             return None
         group, why = grown(node, context)
-        if len(group) == 1:
+        behind = _deviations(group, context)
+        if len(group) == 1 and not behind:
             return why
-        return function_patch(group, context, f"with {', '.join(label(n) for n in group[1:])}", root=node)
+        outputs = [group[-1].outputs[0], behind[-1].outputs[0]] if behind else ()
+        group += behind
+        return function_patch(group, context, f"with {', '.join(label(n) for n in group[1:])}", outputs, root=node)
 
 
+def _deviations(group: Sequence[ir.Node], context: RuleContext) -> list[ir.Node]:
+    """The nodes that make inverse deviations of the rows of a group's result, if the device makes them with the rows.
+
+    They end with a Reciprocal, and nothing else reads what is between.
+    """
+    rows, graph = group[-1].outputs[0], group[0].graph
+    first = next((u.node for u in rows.uses() if u.node.op_identifier()[:2] == ("", "Cast")), None)
+    if first is None or not isinstance(graph, ir.Graph) or first.graph is not graph:
+        return []
+    found, inside = [first], set(first.outputs)
+    while found[-1].op_type != "Reciprocal":
+        readers = {u.node for v in inside for u in v.uses()} - set(found)
+        ready = (
+            n
+            for n in readers
+            if n.graph is graph and all(v in inside or context.tensor(v).is_const for v in n.inputs if v is not None)
+        )
+        following = next(ready, None)
+        if following is None or len(found) > _LONGEST:
+            return []
+        found.append(following)
+        inside.update(following.outputs)
+    if escaping([*group, *found]) != [rows, found[-1].outputs[0]]:
+        return []
+    others = {u.node for u in rows.uses()} - {first}
+    place = graph_order(graph, (*others, found[-1]), context)
+    late = all(n.graph is graph and place[n] > place[found[-1]] for n in others)  # the call stands where the last stood
+    return found if late and context.joins([*group, *found]) is None else []
+
+
+#: Nodes that make deviations, at most.
+_LONGEST = 8
 _ROOTS = frozenset(
     "Conv ConvTranspose DeformConv Gemm MatMul ConvInteger QLinearConv MatMulInteger QLinearMatMul "
     "MaxPool AveragePool LpPool Resize".split()

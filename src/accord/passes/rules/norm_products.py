@@ -3,8 +3,8 @@
 LayerNormalization gives ``(x - mean) / deviation * scale + bias`` for each row. A product of it with a constant matrix
 W is ``x W' / deviation + bias W``, where W' is W with its rows scaled and the mean of each column taken away: ``x W'``
 is then the same for ``x`` and ``x - mean``. What is left of the normalisation is one number for each row, which the
-product reads beside its sums; the normalised rows are neither written nor read. Rounding W' to 16 bits moves the result
-by less than rounding ``x`` to 16 bits did, also where the mean is large. New weights are computed in float64.
+product reads beside its sums; the normalised rows are neither written nor read. New weights are computed in float64,
+and rounded such that their columns still add up to nothing: the mean, even a large one, stays out of the result.
 
 RMSNormalization is the same without mean and bias.
 """
@@ -90,9 +90,7 @@ class FoldNormalisation(Rule):
                 shift = shift + bias.reshape(-1).astype(np.float64) @ r.weight.astype(np.float64)
             if r.bias is not None:
                 shift = shift + r.bias.astype(np.float64)
-            if centred:
-                weight = weight - weight.mean(axis=0)
-            rounded = weight.astype(r.weight.dtype)
+            rounded = _balanced(weight, r.weight.dtype) if centred else weight.astype(r.weight.dtype)
             if not np.isfinite(rounded.astype(np.float64)).all():
                 return Reason("the new weights would not be finite")
             rows, own = x, factor
@@ -105,6 +103,21 @@ class FoldNormalisation(Rule):
             replace[r.result] = b("Cast", y, to=int(fact.dtype))
         note = ", ".join(label(r.node) for r in readers)
         return Patch(replace, tuple(b.nodes), tuple(b.constants), note=note)
+
+
+def _balanced(weight: Array, dtype: Any) -> Array:
+    """A matrix without the mean of each column, rounded, with columns whose sums are less than half a unit."""
+    exact = weight - weight.mean(axis=0)
+    rounded: Array = exact.astype(dtype)
+    left = rounded.astype(np.float64).sum(axis=0)
+    at = 0
+    for count in (len(exact) // 24, len(exact) // 192, 1):  # some hundredths of a unit to many, then what is left
+        if count and at + count <= len(exact):
+            before = rounded[at : at + count].astype(np.float64)
+            rounded[at : at + count] = (before - left / count).astype(dtype)
+            left += (rounded[at : at + count].astype(np.float64) - before).sum(axis=0)
+            at += count
+    return rounded
 
 
 def _factor(b: Builder, x: ir.Value, epsilon: float, *, centred: bool) -> ir.Value:

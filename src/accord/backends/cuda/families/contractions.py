@@ -20,6 +20,7 @@ from accord.backends.epilogue import Extra, accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
 from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel, Phase
+from accord.backends.root import RootView
 from accord.backends.view import NodeView
 from accord.errors import CompileError
 from accord.ir import dims as D
@@ -90,9 +91,12 @@ def _product(name: str, view: NodeView, found: Product | Reason) -> NativeKernel
             with_sum(epilogue.expr, accumulator(dtype)),
             epilogue.extras,
             precision=precision_of(view),
+            deviation=view.deviation if isinstance(view, RootView) else None,
         )
     except CompileError as error:
         return Reason(error.message)
+    if kernel.deviation is not None and not D.is_known(dims):
+        return Reason("room for what is known of rows is found for known sizes only")
     return native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), weights_of(view), {}, flops)
 
 
@@ -118,15 +122,15 @@ def native(
     choice = contraction_choice(kernel, hints, weights, None, (*known, 0)) if len(known) == len(dims) else None
     if choice is not None:
         scratch = choice.room
-        multiplying, adding = choice.started(choice.rule)
-        texts = multiplying.kernel, adding.kernel
-    operands = [*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras]
+        texts = choice.texts(choice.rule)
+    results = 2 if kernel.deviation is not None else 1
+    operands = [*range(2 + extras + results), 2 + extras + results if scratch else 2 + extras]
     room: DimLike = 0
     phases = []
     if packed is not None:
         packing, image = packed
         room = D.ceildiv(packing.bytes, _LINE) * _LINE
-        operands[0] = 3 + extras
+        operands[0] = 2 + extras + results
         moves, numbers = packing.image_kernel(image)
         launch = functools.partial(pack_launch, moves, exact_hints(numbers))
         phases.append(Phase(moves, (0, operands[0]), numbers, launch))
