@@ -51,7 +51,7 @@ __all__ = ["STAGES", "Compiled", "StageHook", "check_model", "compile_model"]
 #: Called after a stage with its name, the model and the facts (None before there are any).
 StageHook: TypeAlias = Callable[[str, ir.Model, Analyzer | None], None]
 
-STAGES = ("loaded", "normalised", "integers", "declutter", "recognise", "precision", "fuse", "join")
+STAGES = ("loaded", "normalised", "integers", "declutter", "recognise", "precision", "merge", "scale", "fuse", "join")
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from accord.backends.cuda.contraction import (
     FactorPattern,
     accumulator,
 )
+from accord.backends.cuda.deviation_writer import settle, spread
 from accord.backends.cuda.lines import NEXT, WAIT
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.expr.lang import FLOATS, topological
@@ -483,7 +484,7 @@ class Writer:
             self.halve("acc", "0", 2)
         if self.k.deviation is not None:
             self.emit("parts = work + (tl.cast(M, tl.int64) * N * SPLITS if SPLITS > 1 else 0)")
-            self.share("BM", "tl.debug_barrier()")
+            settle(self, "BM", "tl.debug_barrier()")
 
     def finishing(self, acc: str, first: str, width: str) -> str:
         """The line that stores some columns of a tile, which begin at its ``first``."""
@@ -518,62 +519,8 @@ class Writer:
             return
         self.emit(f"value = ({value}).to({TYPES[self.k.expr.dtype]})")
         self.keep("value")
-        self.spread("value")
+        spread(self, "value")
         self.emit("return mean, away")
-
-    # deviations of rows
-
-    def spread(self, value: str) -> None:
-        """Add columns of a tile to ``mean`` and ``away``, the sum of squared deviations from it, of those ``before``.
-
-        Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-        """
-        assert self.k.deviation is not None
-        self.emit("width = tl.minimum(tl.maximum(N - column, 0), n.shape[0]).to(tl.float32)")
-        self.emit(f"x = tl.where(n_in[None, :], {value}.to(tl.float32), 0.0)")
-        if not self.k.deviation.centred:
-            self.emit("away += tl.sum(x * x, 1)")
-            return
-        self.emit("own = tl.sum(x, 1) / tl.maximum(width, 1.0)")
-        self.emit("x = tl.where(n_in[None, :], x - own[:, None], 0.0)")
-        self.join("own", "tl.sum(x * x, 1)", "before")
-
-    def join(self, mean: str, away: str, before: str) -> None:
-        """Add ``width`` numbers with this mean and these squares to the ``before`` that there are."""
-        self.emit(f"share = width / tl.maximum(width + {before}, 1.0)")
-        self.emit(f"gap = {mean} - mean")
-        self.emit(f"away += {away} + gap * gap * share * {before}")
-        self.emit("mean += gap * share")
-
-    def share(self, height: str, meet: str) -> None:
-        """Leave what is known of a tile's rows; who comes last to these rows makes their deviations.
-
-        Args:
-            height: Rows that are counted together.
-            meet: The line after which all warps have written.
-        """
-        deviation = self.k.deviation
-        assert deviation is not None
-        self.emit("parts += m.to(tl.int64) * across * 2")
-        self.emit("tl.store(parts + column // BN * 2, mean, mask=m_in)")
-        self.emit("tl.store(parts + column // BN * 2 + 1, away, mask=m_in)")
-        self.emit(meet)
-        self.emit(f"place = count + row // {height}")
-        with self.indented("if tl.atomic_add(place, 1) == across - 1:"):
-            self.emit("mean = mean * 0.0")
-            self.emit("away = away * 0.0")
-            with self.indented("for t in range(across):"):  # what others wrote is in the second cache
-                for name, at in (("own", "t * 2"), ("left", "t * 2 + 1")):
-                    self.emit(f'{name} = tl.load(parts + {at}, mask=m_in, other=0.0, cache_modifier=".cg")')
-                if deviation.centred:
-                    self.emit("front = tl.cast(t * BN, tl.float32)")
-                    self.emit("width = tl.minimum(tl.cast(N, tl.float32) - front, tl.cast(BN, tl.float32))")
-                    self.join("own", "left", "front")
-                else:
-                    self.emit("away += left")
-            self.emit(f"root = tl.sqrt_rn(away / tl.cast(N, tl.float32) + {deviation.epsilon})")
-            self.emit("tl.store(inverse + m, 1.0 / root, mask=m_in)")
-            self.emit("tl.store(place, 0)")
 
     def finished(self, known: Mapping[int, str] = MappingProxyType({})) -> str:
         """The value of the expression of the sums ``acc``; ``known`` are names of extras that were read before."""

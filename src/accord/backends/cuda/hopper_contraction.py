@@ -19,6 +19,7 @@ from typing import Any
 from accord.backends.cuda.code import KernelText, TensorMap
 from accord.backends.cuda.contraction import BATCH, COLUMNS, DEPTH, ROWS, ContractionKernel
 from accord.backends.cuda.contraction_writer import Writer, uses_sum
+from accord.backends.cuda.deviation_writer import settle, spread
 from accord.backends.cuda.lines import NEXT, WAIT
 from accord.expr.lang import bits
 from accord.record import record
@@ -485,7 +486,7 @@ class _Module:
         w.sizes()
         w.emit("n = column + tl.arange(0, value.shape[1], layout=tl.SliceLayout(0, layout))")
         w.emit("n_in = n < N")
-        w.spread("value")
+        spread(w, "value")
         w.emit("return mean, away")
 
     def share(self, w: Writer) -> None:
@@ -495,7 +496,7 @@ class _Module:
         w.emit("m = row + tl.arange(0, BM, layout=tl.SliceLayout(1, layout))")
         w.emit("m_in = m < M")
         w.emit("parts = work")
-        w.share("BM", "barrier()")
+        settle(w, "BM", "barrier()")
 
     def here(self, w: Writer, rows: str, columns: str) -> None:
         """The rows and columns of a part."""
