@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accord.backends.epilogue import with_sum
+from accord.backends.epilogue import with_first, with_sum
 from accord.expr.lang import cast, operand
 
 TOTAL = operand(0, "f32")
@@ -28,3 +28,11 @@ def test_sums_of_their_own_type_stay():
     expr = operand(0, "f32") * operand(1, "f32")
     assert with_sum(expr, "f32") == expr
     assert with_sum(cast(operand(0, "i32"), "f32"), "i32") == cast(operand(0, "i32"), "f32")
+
+
+def test_what_follows_a_bias_sees_it_unrounded():
+    """As a convolution has it: the bias, then the operators that are fused to it, one of them with an operand."""
+    own = TOTAL + cast(operand(1, "f16"), "f32")
+    then = cast(cast(operand(0, "f16"), "f32") * cast(operand(1, "f16"), "f32"), "f16")
+    assert with_first(then, own, 1) == cast(own * cast(operand(2, "f16"), "f32"), "f16")
+    assert with_first(operand(0, "f16"), own, 1) == cast(own, "f16")

@@ -12,7 +12,7 @@ from accord.expr.lang import FLOATS, Expr, bits, cast, operand, rebuild, topolog
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Epilogue", "Extra", "RowDeviation", "accumulator", "substitute", "with_sum"]
+__all__ = ["Epilogue", "Extra", "RowDeviation", "accumulator", "substitute", "with_first", "with_sum"]
 
 
 @record
@@ -58,16 +58,25 @@ def accumulator(dtype: str) -> str:
 
 
 def with_sum(expr: Expr, dtype: str) -> Expr:
-    """``expr`` with an operand 0 of ``dtype``, in which sums are made, in place of one of the type that it would have.
+    """``expr`` of a sum as it is made, in ``dtype``, in place of one of the type that it would have as a value."""
+    return with_first(expr, operand(0, dtype))
 
-    Where the expression widens it first, nothing is rounded: between the operators of a group f16 and bf16 are f32.
+
+def with_first(expr: Expr, first: Expr, shift: int = 0) -> Expr:
+    """``expr`` with ``first`` in place of operand 0, and the others ``shift`` numbers later.
+
+    Where the expression widens operand 0, ``first`` is not rounded to its type: between the operators of a group f16
+    and bf16 are f32.
     """
-    total = operand(0, dtype)
     made: dict[Expr, Expr] = {}
     for node in topological((expr,)):
-        widened = node.op == "cast" and _is_first(node.args[0]) and _holds(node.dtype, dtype)
-        is_sum = widened or _is_first(node)
-        made[node] = cast(total, node.dtype) if is_sum else rebuild(node, tuple(made[a] for a in node.args))
+        widened = node.op == "cast" and _is_first(node.args[0]) and _holds(node.dtype, first.dtype)
+        if widened or _is_first(node):
+            made[node] = cast(first, node.dtype)
+        elif node.op == "operand" and node.value is not None:
+            made[node] = operand(int(node.value) + shift, node.dtype)
+        else:
+            made[node] = rebuild(node, tuple(made[a] for a in node.args))
     return made[expr]
 
 

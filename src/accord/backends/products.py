@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accord.backends.epilogue import Epilogue, Extra, accumulator, substitute
+from accord.backends.epilogue import Epilogue, Extra, accumulator, with_first
 from accord.backends.loops.table import known
 from accord.backends.root import epilogue_of
 from accord.backends.view import NodeView
@@ -101,12 +101,7 @@ def _batched(shape: Shape, access: Access, batch: Shape) -> Access:
 
 def after(own: Expr, extras: Sequence[Extra], then: Epilogue) -> Epilogue:
     """``own`` (operands: the sum, then ``extras``) followed by an epilogue of its result."""
-    shift = len(extras)
-
-    def moved(index: int, dtype: str) -> Expr:
-        return cast(own, dtype) if index == 0 else operand(index + shift, dtype)
-
-    return Epilogue(substitute(then.expr, moved), (*extras, *then.extras))
+    return Epilogue(with_first(then.expr, own, len(extras)), (*extras, *then.extras))
 
 
 def with_bias(view: NodeView, dtype: str, out: Shape, index: int = 2) -> tuple[Epilogue, tuple[int, ...]]:
