@@ -168,3 +168,64 @@ def test_products_make_the_deviations_of_their_rows(gpu, dtype, rows, width, inn
     first = np.asarray(m(x)[0])
     for _ in range(4):  # also as a graph, which leaves what it counts with as it found it
         np.testing.assert_array_equal(m(x)[0], first)
+
+
+def post_norm(rng, dtype, rows, width, inner, *, op, layers=3):
+    """Layers of ``norm(x + f(x))``, as BERT has them: normalised rows are read by a product, and added to another."""
+    weights, nodes, last = {}, [node("Relu", ["x"], ["r"])], "r"
+    for k in range(layers):
+        weights |= {
+            f"s{k}": (1 + 0.3 * rng.standard_normal(width)).astype(dtype),
+            f"t{k}": rng.standard_normal(width).astype(dtype),
+            f"u{k}": (rng.standard_normal((width, inner)) / np.sqrt(width)).astype(dtype),
+            f"d{k}": (rng.standard_normal((inner, width)) / np.sqrt(inner)).astype(dtype),
+            f"b{k}": rng.standard_normal(width).astype(dtype),
+        }
+        norm = [f"a{k}", f"s{k}", *([f"t{k}"] if op == "LayerNormalization" else [])]
+        nodes += [
+            node("MatMul", [last, f"u{k}"], [f"h{k}"]),
+            node("Relu", [f"h{k}"], [f"g{k}"]),
+            node("MatMul", [f"g{k}", f"d{k}"], [f"o{k}"]),
+            node("Add", [f"o{k}", f"b{k}"], [f"p{k}"]),
+            node("Add", [last, f"p{k}"] if k % 2 else [f"p{k}", last], [f"a{k}"]),
+            node(op, norm, [f"n{k}"], axis=-1, epsilon=1e-5),
+        ]
+        last = f"n{k}"
+    used = {i for n in nodes for i in n.input}
+    weights["w"] = (rng.standard_normal((width, 8)) / np.sqrt(width)).astype(dtype)
+    nodes.append(node("MatMul", [last, "w"], ["y"]))
+    weights = {n: v for n, v in weights.items() if n in used or n == "w"}
+    return model(nodes, {"x": (dtype, [*rows, width])}, ["y"], weights, opset=23)
+
+
+@FEW
+@given(
+    dtype=st.sampled_from([F16, BF16]), rows=st.sampled_from([(1,), (7,), (2, 9), (40,)]),
+    width=st.sampled_from([8, 40, 129]), inner=st.sampled_from([16, 40]),
+    op=st.sampled_from(["LayerNormalization", "RMSNormalization"]),
+)  # fmt: skip
+def test_rows_that_are_a_residual_too_are_made_again(gpu, dtype, rows, width, inner, op):
+    rng = np.random.default_rng(width * inner)
+    proto = post_norm(rng, dtype, rows, width, inner, op=op)
+    x = rng.standard_normal((*rows, width)).astype(dtype)
+    m = accord.load(proto.SerializeToString(), device="cuda")
+    kernels = [s.placement.kernel.name for s in m.plan.steps if s.placement.backend == "cuda"]
+    assert sum("deviations" in k for k in kernels) == 3, kernels
+    assert not any(k.startswith("loops") for k in kernels), kernels
+    check(proto, x)
+    first = np.asarray(m(x)[0])
+    for _ in range(4):
+        np.testing.assert_array_equal(m(x)[0], first)
+
+
+def test_rows_with_other_readers_are_made(gpu):
+    """Two residuals, or a residual of what no product makes."""
+    rng = np.random.default_rng(0)
+    proto = post_norm(rng, F16, (5,), 16, 16, op="LayerNormalization", layers=2)
+    proto.graph.node.append(node("Add", ["n0", "n0"], ["z"]))
+    proto.graph.output.append(onnx.ValueInfoProto(name="z"))
+    m = accord.load(proto.SerializeToString(), device="cuda")
+    assert sum("Normalization" in s.placement.op for s in m.plan.steps) == 1
+    x = rng.standard_normal((5, 16)).astype(F16)
+    for got, exact in zip(m(x), expected(proto, x), strict=True):
+        np.testing.assert_allclose(got.astype(np.float64), exact, rtol=2e-2, atol=2e-2)

@@ -1,7 +1,7 @@
 """Inverse deviations of the rows of a result, as nodes say it: what a kernel may make beside the rows.
 
 The nodes are, of rows of f16 or bf16, in this order: Cast to f32, then, if rows are centred, ReduceMean and Sub; Mul by
-itself, ReduceMean, Add of a constant, Sqrt, Reciprocal; all over the last axis.
+itself, ReduceMean, Add of a constant, Sqrt, Reciprocal; all over the last axis. Others may read the mean, too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def deviation_of(nodes: Sequence[NodeView]) -> tuple[RowDeviation, int] | Reason
     )
     if not chained or epsilon is None or epsilon.size != 1:
         return Reason("the last nodes do not make inverse deviations")
-    return RowDeviation(centred, float(plus.tensor(1).numpy().reshape(-1)[0])), count
+    inside = {n.node for n in nodes}
+    average = tail[1].node.outputs[0]
+    read = centred and (average.is_graph_output() or any(u.node not in inside for u in average.uses()))
+    return RowDeviation(centred, float(plus.tensor(1).numpy().reshape(-1)[0]), read), count
 
 
 def _is_mean(view: NodeView, value: ir.Value) -> bool:

@@ -46,10 +46,12 @@ class RowDeviation:
     Attributes:
         centred: The variance is of deviations from the mean; otherwise it is the mean of squares.
         epsilon: See above.
+        mean: The mean of each row is made too.
     """
 
     centred: bool
     epsilon: float
+    mean: bool = False
 
 
 def accumulator(dtype: str) -> str:

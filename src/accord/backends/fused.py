@@ -131,7 +131,7 @@ class _Body:
         self.nodes = nodes[len(self.prologue) :]
         self.analyzer: Analyzer = view.analyzer.enter(view.node, function)
         self.deviation = None
-        if len(function.outputs) == 2 and self.nodes[0].op_type in _PRODUCTS:
+        if len(function.outputs) > 1 and self.nodes[0].op_type in _PRODUCTS:
             found = deviation_of([NodeView(n, self.analyzer) for n in self.nodes])
             if not isinstance(found, Reason):
                 self.deviation, count = found

@@ -22,7 +22,7 @@ class RootView(NodeView):
 
     Facts of inputs are the root's. :meth:`output` is the root's own result, which is never stored;
     :meth:`output_access` is how what *is* stored lies, over the same axes. ``prologue`` are the nodes that make its
-    input 1 from a constant. With a ``deviation`` the operator has a second output, behind the first one: one number for
+    input 1 from a constant. With a ``deviation`` the operator has a second output, perhaps a third: one number for
     each row of what is stored.
     """
 

@@ -224,8 +224,8 @@ class ContractionKernel(KernelText):
     @property
     def pointers(self) -> tuple[str, ...]:
         """See :class:`~accord.backends.cuda.code.KernelText`."""
-        behind: tuple[list[str], list[str]] = ([], []) if self.deviation is None else (["f32"], ["i32"])
-        return (*(p.dtype for p in self.patterns), *behind[0], accumulator(self.product), *behind[1])
+        types = {"inverse": "f32", "average": "f32", "work": accumulator(self.product), "count": "i32"}
+        return (*(p.dtype for p in self.patterns), *(types[n] for n in self.memory[len(self.patterns) :]))
 
     @property
     def counts(self) -> bool:
@@ -235,8 +235,10 @@ class ContractionKernel(KernelText):
     @property
     def memory(self) -> tuple[str, ...]:
         """Names of the pointers."""
-        behind: tuple[list[str], list[str]] = ([], []) if self.deviation is None else (["inverse"], ["count"])
-        return (*(f"p{i}" for i in range(len(self.patterns))), *behind[0], "work", *behind[1])
+        behind: tuple[str, ...] = ("work",)
+        if self.deviation is not None:
+            behind = ("inverse", *(["average"] if self.deviation.mean else []), "work", "count")
+        return (*(f"p{i}" for i in range(len(self.patterns))), *behind)
 
     @property
     def integers(self) -> tuple[str, ...]:

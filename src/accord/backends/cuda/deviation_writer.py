@@ -67,4 +67,6 @@ def settle(w: Writer, height: str, meet: str) -> None:
                 w.emit("away += left")
         w.emit(f"root = tl.sqrt_rn(away / tl.cast(N, tl.float32) + {deviation.epsilon})")
         w.emit("tl.store(inverse + m, 1.0 / root, mask=m_in)")
+        if deviation.mean:
+            w.emit("tl.store(average + m, mean, mask=m_in)")
         w.emit("tl.store(place, 0)")

@@ -40,6 +40,8 @@ _CACHE_LINE = 8
 #: Registers of a thread beside its sums with which all that finishes them is read ahead, one piece of it, or a row;
 #: and with which operands of as many elements as there are results are read.
 _FREE, _FREE_ONE, _FREE_ROW, _FREE_ROWS = 140, 100, 48, 64
+#: Operands that are read so far ahead.
+_FEW = 2
 
 
 def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
@@ -204,7 +206,7 @@ class _Module:
         extras = range(self.last - len(self.k.extras), self.last)
         free = _free(kernel.groups, kernel.rows, kernel.widths)
         #: Extras that are read before they are needed, and so many pieces before.
-        self.ahead = sum(kernel.widths) // kernel.piece if free >= _FREE else 1
+        self.ahead = sum(kernel.widths) // kernel.piece if free >= _FREE and len(extras) <= _FEW else 1
         self.early = [i for i in extras if free >= (_FREE_ROW if writer.repeats(i, ROWS) else _FREE_ONE)]
         self.given = "".join(f", e{i}_" for i in self.early)
 

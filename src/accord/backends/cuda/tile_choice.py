@@ -106,7 +106,8 @@ class ContractionChoice(Choice):
             for i, (dtype, count) in enumerate(zip(types, counts, strict=True))
         ]
         if self.kernel.deviation is not None:
-            found.append(Operand("f32", self.kernel.problem(self.sizes).m, written=True))
+            rows = Operand("f32", self.kernel.problem(self.sizes).m, written=True)
+            found += [rows] * (1 + self.kernel.deviation.mean)
         sums = accumulator(self.kernel.product)
         return (*found, Operand(sums, max(1, 8 * self.room // bits(sums))))
 

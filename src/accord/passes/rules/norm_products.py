@@ -3,8 +3,9 @@
 LayerNormalization gives ``(x - mean) / deviation * scale + bias`` for each row. A product of it with a constant matrix
 W is ``x W' / deviation + bias W``, where W' is W with its rows scaled and the mean of each column taken away: ``x W'``
 is then the same for ``x`` and ``x - mean``. What is left of the normalisation is one number for each row, which the
-product reads beside its sums; the normalised rows are neither written nor read. New weights are computed in float64,
-and rounded such that their columns still add up to nothing: the mean, even a large one, stays out of the result.
+product reads beside its sums; the normalised rows are neither written nor read. Where they are a residual too, added
+to what another product makes, that one makes them again. New weights are computed in float64, and rounded such that
+their columns still add up to nothing: the mean, even a large one, stays out of the result.
 
 RMSNormalization is the same without mean and bias.
 """
@@ -81,8 +82,14 @@ class FoldNormalisation(Rule):
             return readers
         b = context.builder()
         centred = node.op_type == "LayerNormalization"
-        factor = _factor(b, x, float(context.attr(node, "epsilon", 1e-5)), centred=centred)
+        factor, mean = _factor(b, x, float(context.attr(node, "epsilon", 1e-5)), centred=centred)
         replace = {}
+        if any(_is_residual(u.node, node.outputs[0], context) for u in node.outputs[0].uses()):
+            value = b("Cast", x, to=int(ir.DataType.FLOAT))
+            value = b("Mul", value if mean is None else b("Sub", value, mean), factor)
+            value = b("Mul", value, b.const(scale.astype(np.float32)))
+            value = value if bias is None else b("Add", value, b.const(bias.astype(np.float32)))
+            replace[node.outputs[0]] = b("Cast", value, to=int(fact.dtype))
         for r in readers:
             weight = scale.reshape(-1, 1).astype(np.float64) * r.weight.astype(np.float64)
             shift = np.zeros(r.weight.shape[1])
@@ -120,20 +127,22 @@ def _balanced(weight: Array, dtype: Any) -> Array:
     return rounded
 
 
-def _factor(b: Builder, x: ir.Value, epsilon: float, *, centred: bool) -> ir.Value:
-    """The inverse deviation of each row, in f32."""
-    last = b.ints(-1)
+def _factor(b: Builder, x: ir.Value, epsilon: float, *, centred: bool) -> tuple[ir.Value, ir.Value | None]:
+    """The inverse deviation of each row, in f32, and the mean if it is taken away."""
+    last, mean = b.ints(-1), None
     value = b("Cast", x, to=int(ir.DataType.FLOAT))
     if centred:
-        value = b("Sub", value, b("ReduceMean", value, last, keepdims=1))
+        mean = b("ReduceMean", value, last, keepdims=1)
+        value = b("Sub", value, mean)
     variance = b("ReduceMean", b("Mul", value, value), last, keepdims=1)
-    return b("Reciprocal", b("Sqrt", b("Add", variance, b.const(np.array(epsilon, np.float32)))))
+    return b("Reciprocal", b("Sqrt", b("Add", variance, b.const(np.array(epsilon, np.float32))))), mean
 
 
 def _readers(node: ir.Node, context: RuleContext) -> list[_Reader] | Reason:
     """All that reads the normalised rows, if those are products with constant matrices that take the factor."""
     todo: list[tuple[ir.Value, tuple[int, ...] | None]] = [(node.outputs[0], None)]
     found = []
+    residuals = 0
     while todo:
         rows, shape = todo.pop()
         if rows.is_graph_output():
@@ -146,11 +155,29 @@ def _readers(node: ir.Node, context: RuleContext) -> list[_Reader] | Reason:
                     return Reason(f"{label(reader)} makes other rows, or of a shape that is not known")
                 todo.append((reader.outputs[0], other))
                 continue
+            if shape is None and _is_residual(reader, rows, context):
+                residuals += 1
+                continue
             refused = _refusal(node, reader, use.idx, context)
             if refused is not None:
                 return refused
             found.append(_with_bias(reader, shape, context))
-    return found or Reason("nothing reads it")
+    if residuals > 1:
+        return Reason("several operators add the normalised rows to others")
+    return found or Reason("no product reads it")
+
+
+def _is_residual(reader: ir.Node, rows: ir.Value, context: RuleContext) -> bool:
+    """Whether a reader adds the normalised rows to what a product makes: there they can be made again."""
+    if reader.op_identifier()[:2] != ("", "Add") or reader.graph is not (rows.producer() or reader).graph:
+        return False
+    (other,) = [v for v in reader.inputs if v is not rows] or [None]
+    maker = None if other is None else other.producer()
+    if maker is not None and maker.op_identifier()[:2] == ("", "Add"):  # the product's bias
+        makers = [p for v in maker.inputs if v is not None and (p := v.producer()) is not None]
+        maker = makers[0] if len(makers) == 1 else None
+    product = maker is not None and maker.op_identifier()[:2] in (("", "MatMul"), ("", "Gemm"))
+    return product and maker is not None and context.fuses(maker) is None
 
 
 def _same_rows(node: ir.Node, view: ir.Node, context: RuleContext) -> tuple[int, ...] | None:

@@ -123,7 +123,7 @@ def native(
     if choice is not None:
         scratch = choice.room
         texts = choice.texts(choice.rule)
-    results = 2 if kernel.deviation is not None else 1
+    results = 1 if kernel.deviation is None else 2 + kernel.deviation.mean
     operands = [*range(2 + extras + results), 2 + extras + results if scratch else 2 + extras]
     room: DimLike = 0
     phases = []
