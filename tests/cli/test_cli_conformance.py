@@ -29,9 +29,10 @@ def test_suites(suite: str, pattern: str, count: int) -> None:
 
 
 def test_random_operators_are_judged_by_distribution() -> None:
-    found = data("conformance", "--suite", "node", "--filter", "^bernoulli$")
-    assert found["random"] == ["bernoulli"]
-    assert "judged by distribution: 1 case: bernoulli" in call("conformance", "--filter", "^bernoulli$").stdout
+    found = data("conformance", "--suite", "node", "--filter", "^bernoulli")
+    assert found["random"]  # ten draws of one case are those expected once in some hundred runs
+    assert all(n.startswith("bernoulli") for n in found["random"])
+    assert "judged by distribution: " in call("conformance", "--filter", "^bernoulli").stdout
 
 
 def test_failures_and_fall_backs_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
