@@ -136,6 +136,12 @@ def parts(ort: Path | None) -> dict[str, Part]:
             ("pytest", "xdist"),
             figures=_counts,
         ),
+        "cublas": Part(
+            "cuBLASLt's products beside NumPy's",
+            [python, "scripts/gpu_cublas.py", "--only", "right,unaligned,nan"],
+            120,
+            ("triton",),
+        ),
         "streams": Part(
             "delayed producers on every edge between streams, and what streams gain",
             [python, "scripts/gpu_streams.py", "--output", _OUTPUT],
