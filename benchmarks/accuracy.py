@@ -28,7 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.machine import machine
+from benchmarks.machine import invocation, machine
 from benchmarks.models import ALL, TABLE, make_feed, source
 
 Run: TypeAlias = Callable[[Mapping[str, Any]], Sequence[Any]]
@@ -68,7 +68,7 @@ def main() -> int:
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         print(_drawn(rows[-1]), flush=True)
     if arguments.output is not None:
-        data = {"command": " ".join(["python", *sys.argv]), "machine": machine(), "models": rows}
+        data = {"command": invocation(), "machine": machine(), "models": rows}
         arguments.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return int(any(r["ratio"] > _FACTOR or r["errors"]["reference"]["max"] > _ROUNDING for r in rows))
 

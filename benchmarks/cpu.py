@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.machine import machine, settle
+from benchmarks.machine import invocation, machine, settle
 from benchmarks.models import TABLE, make_feed, source
 
 #: Largest difference of two outputs, against the largest value: rounding stays far below it.
@@ -68,7 +68,7 @@ def main() -> int:
         results.append({"threads": threads, "models": rows, **summary(rows)})
         print(drawn(results[-1]))
     if arguments.output is not None:
-        data = {"command": " ".join(["python", *sys.argv]), "machine": machine(), "results": results}
+        data = {"command": invocation(), "machine": machine(), "results": results}
         arguments.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return int(any(r["differences"]["onnxruntime"] > _TOLERANCE for result in results for r in result["models"]))
 

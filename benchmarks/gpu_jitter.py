@@ -27,7 +27,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.machine import machine
+from benchmarks.machine import invocation, machine
 
 import accord
 from accord.backends.cuda import code, driver
@@ -75,7 +75,7 @@ def main() -> int:
         print(f"after {entry['runs']} runs with random shapes: {free}")
     print(f"growth in the second half: {growth} bytes; kernels loaded meanwhile: {counts.taken()}")
     result = {
-        "command": " ".join(["python", *sys.argv]),
+        "command": invocation(),
         "gpu": driver.device().name,
         "machine": machine(),
         "ready": ready,

@@ -45,7 +45,7 @@ import numpy as np
 from gpu_cases import CASES, Case, exported, of_fixed_sizes
 from gpu_ort import Peer
 from gpu_timing import device_seconds
-from machine import gpu, machine
+from machine import gpu, invocation, machine
 
 import accord
 
@@ -194,7 +194,7 @@ def _write(options: argparse.Namespace, results: dict[str, Any]) -> None:
         return
     mean, ratios = _mean(results)
     data = {
-        "command": " ".join(["python", "benchmarks/gpu_models.py", *sys.argv[1:]]),
+        "command": invocation(),
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "gpu": gpu(),

@@ -34,7 +34,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.machine import machine, settle
+from benchmarks.machine import invocation, machine, settle
 from benchmarks.models import TABLE, source
 
 MODEL = "pp-ocr-rec"
@@ -77,7 +77,7 @@ def main() -> int:
     if result["worst"] > _RATIO < result["worst_fixed"]:
         print(f"This machine gives no program a ratio of {_RATIO}: measure again when it is quiet.")
     if arguments.output is not None:
-        data = {"command": " ".join(["python", *sys.argv]), "machine": machine(), **result}
+        data = {"command": invocation(), "machine": machine(), **result}
         arguments.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     grown = any(count > result["warm_up"][name] for name, count in result["after"].items())
     return int(grown or result["worst"] > _RATIO)

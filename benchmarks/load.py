@@ -196,7 +196,7 @@ def main() -> int:
         print(json.dumps(measure(json.loads(arguments.job))))
         return 0
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from benchmarks.machine import machine
+    from benchmarks.machine import invocation, machine
     from benchmarks.models import TABLE
 
     for name in set(arguments.models) - set(TABLE):
@@ -207,7 +207,7 @@ def main() -> int:
         print(_row(rows[-1]), file=sys.stderr, flush=True)
     print(drawn(rows))
     if arguments.output is not None:
-        data = {"command": " ".join(["python", *sys.argv]), "machine": machine(), "models": rows}
+        data = {"command": invocation(), "machine": machine(), "models": rows}
         arguments.output.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return 0
 

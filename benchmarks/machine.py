@@ -6,11 +6,12 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["gpu", "machine", "settle"]
+__all__ = ["gpu", "invocation", "machine", "settle"]
 
 _DISTRIBUTIONS = (
     *("accord", "numpy", "onnx", "onnxruntime", "openvino", "llvmlite"),
@@ -18,6 +19,13 @@ _DISTRIBUTIONS = (
 )
 #: What nvidia-smi tells of a GPU.
 _ASKED = ("name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "power.limit")
+
+
+def invocation() -> str:
+    """How this was called, with the names of files: where they are is nobody's business."""
+    folder = Path(sys.argv[0]).resolve().parent.name
+    given = (a if not Path(a).is_absolute() else Path(a).name for a in sys.argv[1:])
+    return " ".join(["python", f"{folder}/{Path(sys.argv[0]).name}", *given])
 
 
 def machine() -> dict[str, Any]:

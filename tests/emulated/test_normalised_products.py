@@ -229,3 +229,15 @@ def test_rows_with_other_readers_are_made(gpu):
     x = rng.standard_normal((5, 16)).astype(F16)
     for got, exact in zip(m(x), expected(proto, x), strict=True):
         np.testing.assert_allclose(got.astype(np.float64), exact, rtol=2e-2, atol=2e-2)
+
+
+def test_a_stored_plan_makes_deviations(gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCORD_CACHE", str(tmp_path))
+    rng = np.random.default_rng(0)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(post_norm(rng, F16, (9,), 24, 16, op="LayerNormalization").SerializeToString())
+    x = rng.standard_normal((9, 24)).astype(F16)
+    first = np.asarray(accord.load(path, device="cuda")(x)[0])
+    again = accord.load(path, device="cuda")
+    assert again._compiled is None, "it was compiled again"
+    np.testing.assert_array_equal(again(x)[0], first)
