@@ -17,6 +17,8 @@ from builders import model, node
 
 F16, BF16 = np.float16, ml_dtypes.bfloat16
 FEW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+#: Of whole networks, which the interpreter takes seconds for.
+FEWER = settings(FEW, max_examples=6)
 
 
 def network(rng, dtype, shape, columns, *, op, bias, after, products, view=None, axis=-1):
@@ -125,6 +127,21 @@ def test_what_stays(gpu, kind):
     assert any("Normalization" in s.placement.op for s in m.plan.steps)
 
 
+def check_layers(network, dtype, rows, width, inner, *, op, deviations, loops):
+    """So many kernels of each kind; right, and the same in every run."""
+    rng = np.random.default_rng(width * inner)
+    proto = network(rng, dtype, rows, width, inner, op=op)
+    x = rng.standard_normal((*rows, width)).astype(dtype)
+    m = accord.load(proto.SerializeToString(), device="cuda")
+    kernels = [s.placement.kernel.name for s in m.plan.steps if s.placement.backend == "cuda"]
+    assert sum("deviations" in k for k in kernels) == deviations, kernels
+    assert sum(k.startswith("loops") for k in kernels) == loops, kernels
+    check(proto, x)
+    first = np.asarray(m(x)[0])
+    for _ in range(4):  # also as a graph, which leaves what it counts with as it found it
+        np.testing.assert_array_equal(m(x)[0], first)
+
+
 def stream(rng, dtype, rows, width, inner, *, op, layers=2):
     """Layers of ``x + f(norm(x))``, as a transformer has them."""
     weights, nodes, last = {}, [node("Relu", ["x"], ["r0"])], "r0"
@@ -150,24 +167,15 @@ def stream(rng, dtype, rows, width, inner, *, op, layers=2):
     return model(nodes, {"x": (dtype, [*rows, width])}, ["y"], weights, opset=23)
 
 
-@FEW
+@FEWER
 @given(
     dtype=st.sampled_from([F16, BF16]), rows=st.sampled_from([(1,), (7,), (2, 9), (40,), (130,)]),
     width=st.sampled_from([8, 40, 72, 129, 260]), inner=st.sampled_from([16, 40]),
     op=st.sampled_from(["LayerNormalization", "RMSNormalization"]),
 )  # fmt: skip
 def test_products_make_the_deviations_of_their_rows(gpu, dtype, rows, width, inner, op):
-    rng = np.random.default_rng(width * inner)
-    proto = stream(rng, dtype, rows, width, inner, op=op)
-    x = rng.standard_normal((*rows, width)).astype(dtype)
-    m = accord.load(proto.SerializeToString(), device="cuda")
-    kernels = [s.placement.kernel.name for s in m.plan.steps if s.placement.backend == "cuda"]
-    assert sum("deviations" in k for k in kernels) == 2, kernels
-    assert sum(k.startswith("loops") for k in kernels) == 1, kernels  # those of what no product makes
-    check(proto, x)
-    first = np.asarray(m(x)[0])
-    for _ in range(4):  # also as a graph, which leaves what it counts with as it found it
-        np.testing.assert_array_equal(m(x)[0], first)
+    # the loops are those of what no product makes
+    check_layers(stream, dtype, rows, width, inner, op=op, deviations=2, loops=1)
 
 
 def post_norm(rng, dtype, rows, width, inner, *, op, layers=3):
@@ -198,24 +206,14 @@ def post_norm(rng, dtype, rows, width, inner, *, op, layers=3):
     return model(nodes, {"x": (dtype, [*rows, width])}, ["y"], weights, opset=23)
 
 
-@FEW
+@FEWER
 @given(
     dtype=st.sampled_from([F16, BF16]), rows=st.sampled_from([(1,), (7,), (2, 9), (40,)]),
     width=st.sampled_from([8, 40, 129]), inner=st.sampled_from([16, 40]),
     op=st.sampled_from(["LayerNormalization", "RMSNormalization"]),
 )  # fmt: skip
 def test_rows_that_are_a_residual_too_are_made_again(gpu, dtype, rows, width, inner, op):
-    rng = np.random.default_rng(width * inner)
-    proto = post_norm(rng, dtype, rows, width, inner, op=op)
-    x = rng.standard_normal((*rows, width)).astype(dtype)
-    m = accord.load(proto.SerializeToString(), device="cuda")
-    kernels = [s.placement.kernel.name for s in m.plan.steps if s.placement.backend == "cuda"]
-    assert sum("deviations" in k for k in kernels) == 3, kernels
-    assert not any(k.startswith("loops") for k in kernels), kernels
-    check(proto, x)
-    first = np.asarray(m(x)[0])
-    for _ in range(4):
-        np.testing.assert_array_equal(m(x)[0], first)
+    check_layers(post_norm, dtype, rows, width, inner, op=op, deviations=3, loops=0)
 
 
 def test_rows_with_other_readers_are_made(gpu):

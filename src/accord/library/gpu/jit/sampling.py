@@ -159,6 +159,16 @@ def _box(rois, box, spatial_scale):
 
 
 @triton.jit
+def _bins(rois, height, width, spatial_scale, SAMPLES: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's box and bins in it, where the box begins, and the way from sample to sample, down and across."""
+    blocks = tl.cdiv(height * width, BLOCK)
+    box = (tl.program_id(0) // blocks).to(tl.int64)
+    x1, y1, x2, y2 = _box(rois, box, spatial_scale)
+    p = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    return box, p, x1, y1, (y2 - y1) / (height * SAMPLES), (x2 - x1) / (width * SAMPLES)
+
+
+@triton.jit
 def roi_align(
     x,
     rois,
@@ -175,12 +185,8 @@ def roi_align(
     BLOCK: tl.constexpr,
 ):
     """A program makes ``BLOCK`` bins of a box for ``BLOCK_C`` channels."""
-    blocks = tl.cdiv(height * width, BLOCK)
-    box = (tl.program_id(0) // blocks).to(tl.int64)
-    p = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    box, p, x1, y1, dy, dx = _bins(rois, height, width, spatial_scale, SAMPLES, BLOCK)
     real = p < height * width
-    x1, y1, x2, y2 = _box(rois, box, spatial_scale)
-    dy, dx = (y2 - y1) / (height * SAMPLES), (x2 - x1) / (width * SAMPLES)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     source = x + tl.load(images + box) * C * H * W
     safe = tl.minimum(c, C - 1)
@@ -206,12 +212,8 @@ def roi_align_last(
 ):  # fmt: skip
     """As :func:`roi_align`, from images with their channels last."""
     source = workspace.to(tl.pointer_type(output.dtype.element_ty), bitcast=True)
-    blocks = tl.cdiv(height * width, BLOCK)
-    box = (tl.program_id(0) // blocks).to(tl.int64)
-    p = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    box, p, x1, y1, dy, dx = _bins(rois, height, width, spatial_scale, SAMPLES, BLOCK)
     real = p < height * width
-    x1, y1, x2, y2 = _box(rois, box, spatial_scale)
-    dy, dx = (y2 - y1) / (height * SAMPLES), (x2 - x1) / (width * SAMPLES)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     first = tl.load(images + box) * H * W
     outside = tl.cast(N, tl.int64) * H * W
