@@ -105,16 +105,21 @@ def _images_and_weights(
     x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
     """Images and weights of :func:`_parts`; a program has ``BLOCK`` channels of as many pixels."""
-    weights = tl.cast(M, tl.int64) * PER * TAPS
-    images, target, _ = _parts(workspace, x.dtype.element_ty, tl.cast(N, tl.int64) * PLANE, C, weights)
+    channels = tl.cast(M, tl.int64) * PER
+    images, target, _ = _parts(workspace, x.dtype.element_ty, tl.cast(N, tl.int64) * PLANE, C, channels * TAPS)
     turned(x, images, N, C, PLANE, BLOCK, WIDE)
+    # all taps of some channels at once: what they are read of lies together
+    HIGH: tl.constexpr = 1 if TAPS == 1 else 4 if TAPS <= 4 else 16
+    LONG: tl.constexpr = 1024 // HIGH
+    PIECES: tl.constexpr = (TAPS + HIGH - 1) // HIGH
     programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-    for start in range(program.to(tl.int64) * BLOCK, weights, programs * BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        tap, channel = at // PER % TAPS, at % PER
-        w = tl.load(weight + at // (PER * TAPS) * (PER * TAPS) + channel * TAPS + tap, mask=at < weights, other=0)
-        tl.store(target + at, w, mask=at < weights)
+    for piece in range(program.to(tl.int64), tl.cdiv(channels, LONG) * PIECES, programs):
+        tap = piece % PIECES * HIGH + tl.arange(0, HIGH)[:, None]
+        channel = piece // PIECES * LONG + tl.arange(0, LONG)[None, :]
+        inside = (tap < TAPS) & (channel < channels)
+        w = tl.load(weight + channel * TAPS + tap, mask=inside, other=0)
+        tl.store(target + (channel // PER * TAPS + tap) * PER + channel % PER, w, mask=inside)
 
 
 @triton.jit
