@@ -36,6 +36,12 @@ WAYS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "conv2d": {
         "4 stages": {"conv2d_last.num_stages": 4},
         "64 pixels": {"conv2d_last.BLOCK_P": 64, "conv2d_last.num_warps": 4},
+        "64 pixels, 128 registers": {
+            "conv2d_last.BLOCK_P": 64,
+            "conv2d_last.num_warps": 4,
+            "conv2d_last.maxnreg": 128,
+        },
+        "80 registers": {"conv2d_last.maxnreg": 80},
         "64 pixels by 64 channels": {
             "conv2d_last.BLOCK_P": 64,
             "conv2d_last.BLOCK_M": 64,

@@ -143,17 +143,19 @@ def conv2d_last(
     group, m, own = _channels(M, groups, BLOCK_M)
     image, place, real = _pixels(N, AREA, BLOCK_P, WIDE)
     top, left = place // OW * stride - padding, place % OW * stride - padding
-    first = image * H * W
-    c = tl.arange(0, BLOCK_C)
+    # what differs from place to place is here, what differs from step to step is one number in the loop
+    corner = images + (image * H * W + top * W + left) * C
     w_row = weight + (group * own + m % own).to(tl.int64)[None, :] * (TAPS * PER)
+    c = tl.arange(0, BLOCK_C)
     total = tl.zeros([BLOCK_P, BLOCK_M], tl.float32)
     for step in range(PER // BLOCK_C * TAPS):
-        tap, channel = step % TAPS, step // TAPS * BLOCK_C + c
-        y, z = top + tap // KW * dilation, left + tap % KW * dilation
+        tap, channel = step % TAPS, step // TAPS * BLOCK_C
+        down, right = tap // KW * dilation, tap % KW * dilation
+        y, z = top + down, left + right
         inside = (y >= 0) & (y < H) & (z >= 0) & (z < W) & real
-        at = (first + y * W + z) * C
-        a = tl.load(images + (at[:, None] + (group * PER + channel)[None, :]), mask=inside[:, None], other=0)
-        b = tl.load(w_row + tap * PER + channel[:, None])
+        at = (tl.cast(down, tl.int64) * W + right) * C + group * PER + channel
+        a = tl.load(corner[:, None] + (at + c)[None, :], mask=inside[:, None], other=0)
+        b = tl.load(w_row + (tap * PER + channel + c)[:, None])
         total = tl.dot(a, b, total, input_precision=PRECISION)
     channel = group * own + m
     if bias is not None:
