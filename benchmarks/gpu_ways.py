@@ -41,7 +41,12 @@ WAYS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "conv2d_last.num_warps": 4,
             "conv2d_last.maxnreg": 128,
         },
-        "80 registers": {"conv2d_last.maxnreg": 80},
+        "64 channels, 80 registers": {
+            "conv2d_last.BLOCK_P": 128,
+            "conv2d_last.BLOCK_M": 64,
+            "conv2d_last.num_warps": 8,
+            "conv2d_last.maxnreg": 80,
+        },
         "64 pixels by 64 channels": {
             "conv2d_last.BLOCK_P": 64,
             "conv2d_last.BLOCK_M": 64,
