@@ -159,9 +159,10 @@ class Product:
             return
         time.sleep(1e-4)
         a = self.a.data if isinstance(self.a, Shared) else np.asarray(self.a)
-        self.found = value(a.astype(np.float32) @ self.b.data.astype(np.float32))
-        if self.use:
-            self.found = self.found + (self.acc.found if isinstance(self.acc, Product) else self.acc)
+        with np.errstate(all="ignore"):  # infinite values are a case too
+            self.found = value(a.astype(np.float32) @ self.b.data.astype(np.float32))
+            if self.use:
+                self.found = self.found + (self.acc.found if isinstance(self.acc, Product) else self.acc)
 
 
 class Machine:

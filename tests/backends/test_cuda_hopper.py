@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
 
-from contraction_harness import Tensor, convolution, evaluated, product
+from contraction_harness import Tensor, convolution, evaluated, pack, product
 from disassembly import disassembled
 from gluon_harness import Descriptor, Pointer, run_gluon
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +22,7 @@ from accord.backends.cuda.code import Binary, TensorMap, Variant, binary_of
 from accord.backends.cuda.contraction import Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.hopper_contraction import HopperContraction
+from accord.backends.cuda.packing import packing_of
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
 from accord.backends.cuda.walks import suits_hopper
 from accord.backends.epilogue import Extra, RowDeviation, with_sum
@@ -183,6 +184,36 @@ def test_convolutions_of_one_tap_are_contractions_of_pixels():
     run(kernel, evaluated(dims), Tile(64, 32, 16, stages=2, hopper=2), [x, w, out])
     expected = np.einsum("ncyx,mc->nmyx", x.values.astype(np.float64), w.values[:, :, 0, 0].astype(np.float64))
     np.testing.assert_allclose(out.values.astype(np.float64), expected, rtol=2e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("taps", [(7, 7), (3, 5), (5,)])
+def test_images_of_few_channels(taps, tmp_path):
+    """Packed; what lies beside a window may be infinite, and no tap of it counts."""
+    rank, rng = len(taps), np.random.default_rng(len(taps))
+    size, columns = (12,) * rank, 24
+    outs = tuple((n + 2 - t) // 2 + 1 for n, t in zip(size, taps, strict=True))
+    made = Convolution(2, 1, 3, columns, size, outs, taps, (2,) * rank, (1,) * rank, (1,) * rank)
+    packing = packing_of(made, "f16")
+    assert packing is not None
+    order = [0, *range(2, 2 + rank), 1]
+    x, out = (Tensor(rng, "f16", s, order=order) for s in ((2, 3, *size), (2, columns, *outs)))
+    weights = rng.standard_normal((columns, 3, *taps)).astype(np.float16)
+    x.values[..., size[-1] // 2] = np.inf
+    moved, moves = packing.image_kernel(x.access)
+    packed = Tensor(rng, "f16", evaluated(packing.sizes), order=range(2 + rank))
+    pack(tmp_path, moved, evaluated(moves), x, packed)
+    filled = Tensor(rng, "f16", packing.weights(weights).shape, order=range(2 + rank))
+    filled.values[...] = packing.weights(weights)
+    kernel, dims = packing.kernel(out.access, cast(operand(0, "f32"), "f16"))
+    assert kernel.tail
+    run(kernel, evaluated(dims), Tile(64, 24, 32, stages=3, hopper=2), [packed, filled, out])
+    place = ((2,) * rank, (1,) * rank, (1,) * rank, outs, 1)
+    known, wild = np.where(np.isinf(x.values), 0, x.values), np.isinf(x.values)
+    finite = convolution(wild, np.ones_like(weights), *place) == 0
+    assert 0 < finite.sum() < finite.size
+    error = np.abs(out.values.astype(np.float64) - convolution(known, weights, *place))[finite]
+    assert (error <= 2e-3 * convolution(np.abs(known), np.abs(weights), *place)[finite] + 1e-3).all()
+    assert not np.isfinite(out.values[~finite].astype(np.float32)).any()
 
 
 @st.composite

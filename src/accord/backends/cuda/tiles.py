@@ -397,7 +397,7 @@ def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device) -> Iter
                 continue
             k = min(128 // item, max(16, _power(p.inner)))
             pieces = PIECES * min(m * 2 if turns else m, 3 * 128) * min(n & -n, 64 // stored) * stored
-            stages = min(8, (_HOPPER_SHARED - pieces) // ((m + n) * k * item))
+            stages = min(8 * 128 // (k * item), (_HOPPER_SHARED - pieces) // ((m + n) * k * item))
             yield Tile(m, n, k, 4, stages, max(1, _BAND // m), hopper=device.processors, turns=turns)
 
 

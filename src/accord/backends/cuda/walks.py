@@ -44,7 +44,7 @@ def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
 
 def _has_boxes(kernel: ContractionKernel) -> bool:
     """Whether rows and depth of A may be boxes of what it lies in; channels follow each other, taps do not."""
-    if kernel.across or kernel.tail or kernel.axes[COLUMNS] != 1:
+    if kernel.across or kernel.axes[COLUMNS] != 1:
         return False
     _, of_rows, of_depth = kernel.a.own.kinds
     _, depth, columns = kernel.b.own.kinds
@@ -97,13 +97,15 @@ class Walk:
         found = [(n, s, 1) for n, s in _batch(kernel, 0, sizes)]
         for axis, move in enumerate(moves):
             count, stride = extents[ROWS][axis], strides[ROWS][axis] // move.step
-            taps = extents[DEPTH][move.tap] if move.tap >= 0 else 1
-            last = (count - 1) * move.step + (taps - 1) * move.dilation
+            last = (count - 1) * move.step
+            if move.tap >= 0:
+                last += (extents[DEPTH][move.tap] - 1) * move.dilation
             found.append((limits.get(axis, last + 1), stride, move.step))
             offset += move.pad * stride
+        *taps, channels = extents[DEPTH]
         moved = {m.tap for m in moves}
-        still = [axis for axis in range(len(extents[DEPTH])) if axis not in moved]
-        found += [(extents[DEPTH][axis], strides[DEPTH][axis], 1) for axis in still]
+        found += [(taps[tap], strides[DEPTH][tap], 1) for tap in range(len(taps)) if tap not in moved]
+        found.append((channels - kernel.tail, strides[DEPTH][-1], 1))  # zeros are put behind these
         shape, spread, steps = zip(*found, strict=True)
         return Walk(offset, shape, spread, steps)
 
