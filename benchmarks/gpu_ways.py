@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: A program has rows in turn, the next three on their way to shared memory.
-_IN_TURN = {"WALK": 32, "STAGES": 4, "AGAIN": False}
-
 #: By operator, what a label changes: compile-time parameters of launches that have them, or of one ("function.NAME"),
 #: and what launches are told of the device.
 WAYS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "layer_norm": {
-        "read once, 4 warps": {"AGAIN": False, "num_warps": 4, "maxnreg": 128},
-        "read once, 8 warps, 64 registers": {"AGAIN": False, "num_warps": 8, "maxnreg": 64},
-        "read twice, 4 warps, 96 registers": {"AGAIN": True, "num_warps": 4, "maxnreg": 96},
-        "read twice, 16 warps, 32 registers": {"AGAIN": True, "num_warps": 16, "maxnreg": 32},
-        "read twice, 8 warps, 32 registers": {"AGAIN": True, "num_warps": 8, "maxnreg": 32},
-        "in turn, 8 warps": {**_IN_TURN, "num_warps": 8, "maxnreg": 128},
-        "in turn, 16 warps": {**_IN_TURN, "num_warps": 16, "maxnreg": 64},
+        "8 warps": {"num_warps": 8},
+        "8 warps, 64 registers": {"num_warps": 8, "maxnreg": 64},
         "kept in the cache": {"STREAM": False},
     },
     "group_norm": {

@@ -55,10 +55,9 @@ def test_kernel_agrees_with_the_definition(name, kernel, dtype):
 
 #: What a measurement may prefer.
 WAYS = [
-    ("layer_norm", {"WALK": 2, "STREAM": True}),
-    ("layer_norm", {"WALK": 3, "STAGES": 4, "ROWS": 2, "num_warps": 2}),
-    ("rms_norm", {"WALK": 2, "AGAIN": True, "STREAM": True}),
-    *[(name, {"AGAIN": again}) for name in ("layer_norm", "rms_norm") for again in (False, True)],
+    ("layer_norm", {"STREAM": True}),
+    ("layer_norm", {"ROWS": 2, "num_warps": 2}),
+    ("rms_norm", {"STREAM": True}),
     ("group_norm", {"STREAM": True}),
     ("qkv_attention", {"projection.BLOCK_M": 32, "attention_of_rows.BLOCK_Q": 16}),
     ("resize_bilinear", {"TIMES": 3}),

@@ -231,8 +231,8 @@ _SHAPES: Final = (
     (16, 32), (16, 64), (16, 128), (32, 32), (32, 64), (32, 128), (64, 32), (64, 64), (64, 128), (64, 256),
     (128, 32), (128, 64), (128, 128), (128, 256), (256, 64), (256, 128),
 )  # fmt: skip
-#: Tiles of one shape among the first.
-_ALIKE: Final = 2
+#: Tiles of one shape among the first, and the share of all that each text has of them at least.
+_ALIKE, _OF_EACH = 2, 4
 #: Products of a type beside those of f16.
 _SHARE: Final = {"f16": 1.0, "bf16": 1.0, "i8": 2.0, "f32": 1 / 16, "f64": 1 / 32}
 
@@ -268,7 +268,17 @@ def candidates(
         shape = (tile.m, tile.n, tile.hopper > 0, tile.turns)
         shapes[shape] += 1
         (others if shapes[shape] > _ALIKE else first).append(tile)
-    return (*first, *others)[:most]
+    return _some([*first, *others], most)
+
+
+def _some(tiles: Sequence[Tile], most: int | None) -> tuple[Tile, ...]:
+    """The first ``most`` tiles; among them the first of each text, because the model may misjudge all of one."""
+    if most is None or most >= len(tiles):
+        return tuple(tiles)
+    own = {hopper: [t for t in tiles if (t.hopper > 0) == hopper][: most // _OF_EACH] for hopper in (False, True)}
+    kept = [t for both in own.values() for t in both]
+    kept += [t for t in tiles if t not in kept][: most - len(kept)]
+    return tuple(t for t in tiles if t in kept)
 
 
 def _across(p: Problem, device: Device) -> tuple[Tile, ...]:
@@ -380,6 +390,9 @@ _IN_TURNS: Final = (
 #: Bytes of shared memory in a cycle; cycles until a step has been copied, and until a kernel has its first one. Fitted,
 #: as what follows, to 270 measured tiles of linear layers and convolutions on one H200.
 _SHARED, _COPY, _FIRST = 128.0, 2450.0, 3350.0
+#: Cycles in which a row of a box of so many bytes is copied, one of fewer, and one of a matrix (seen with seven
+#: convolutions, within 20 %).
+_LINE, _BOX_ROW, _SHORT_BOX_ROW, _MATRIX_ROW = 128, 3.3, 5.2, 1.5
 #: Bytes that all move in a cycle, and how their time and the tiles' join.
 _STREAMED, _OVERLAPPED = 2500.0, 1.9
 #: Cycles that finishing a sum takes a thread beside its operations, and for each one, where two groups of warps do so
@@ -408,6 +421,9 @@ def _hopper_cycles(kernel: ContractionKernel, sizes: Sequence[int], p: Problem, 
     copied = (t.m + t.n) * t.k * item
     read = t.m // 64 * sum(64 + width for width in widths) * t.k * item
     busy = max(t.m * t.n * t.k / _PRODUCTS[90], (copied + read) / _SHARED)
+    if not kernel.describable:
+        a_row = _BOX_ROW if t.k * item == _LINE else _SHORT_BOX_ROW
+        busy = max(busy, a_row * t.m + _MATRIX_ROW * t.n)
     # a step's memory is free again one and a half steps after it was copied
     a_tile = p.outer * -(-p.inner // t.k) * max(busy, _COPY / (t.stages - 1.5))
     finish = rows * t.n / 128 * (_CLOSE + _CLOSE_OPERATION * cost_of(kernel.expr))

@@ -27,23 +27,11 @@ def _short(k: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _norm(k: Mapping[str, Any]) -> dict[str, Any]:
-    """A thread has 16 elements of a row of 4096, and 32 of longer ones, which are read twice to take fewer registers.
-
-    So a multiprocessor has at work what keeps memory busy: six rows of 4096 elements of two bytes, or five of 8192.
-    """
     tile = _short(k)
-    block, rows, walk = tile["BLOCK"], k.get("ROWS", tile["ROWS"]), k.get("WALK", 1)
-    if block > 2048:
-        tile["num_warps"] = 8 if block <= 8192 else 16
-    if block > 4096 and k["D"] % 16 == 0:  # elements that are read one by one take more
-        tile["maxnreg"] = 48 if block <= 8192 and ITEM[k["T"]] == 2 else 64
     return {
         **tile,
-        "EVEN": k["D"] == block and rows == 1 and k["lead"] % walk == 0,
+        "EVEN": k["D"] == tile["BLOCK"] and k.get("ROWS", tile["ROWS"]) == 1,
         "STREAM": 2 * k["lead"] * k["D"] * ITEM[k["T"]] >= STREAMED,
-        "AGAIN": block > 4096,
-        "WALK": walk,
-        "STAGES": 1,
     }
 
 
@@ -52,7 +40,7 @@ def _long(k: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(k: Mapping[str, Any]) -> tuple[int, ...]:
-    return (ceildiv(k["lead"], k["ROWS"] * k.get("WALK", 1)) if 0 < k["D"] <= LONGEST else 0,)
+    return (ceildiv(k["lead"], k["ROWS"]) if 0 < k["D"] <= LONGEST else 0,)
 
 
 def _long_rows(k: Mapping[str, Any]) -> tuple[int, ...]:

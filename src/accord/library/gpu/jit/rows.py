@@ -12,59 +12,39 @@ import triton.language as tl
 
 
 @triton.jit
-def _parameters(p, at, inside):
-    """What belongs to the elements of a row, from memory unless it is here already."""
-    return (tl.load(p + at, mask=inside) if p.dtype.is_ptr() else p).to(tl.float32)
-
-
-@triton.jit
 def _scaled(z, weight, bias, at, inside):
     """``z * weight + bias``, either of which may be absent."""
     if weight is not None:
-        z = z * _parameters(weight, at, inside)
+        z = z * tl.load(weight + at, mask=inside).to(tl.float32)
     if bias is not None:
-        z = z + _parameters(bias, at, inside)
+        z = z + tl.load(bias + at, mask=inside).to(tl.float32)
     return z
 
 
 @triton.jit
 def layer_norm(
     x, weight, bias, output, lead, D, eps, epilogue: tl.constexpr, extras, CENTRED: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, EVEN: tl.constexpr, STREAM: tl.constexpr, AGAIN: tl.constexpr, WALK: tl.constexpr,
-    STAGES: tl.constexpr,
+    BLOCK: tl.constexpr, EVEN: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm, or RMSNorm where nothing is centred, of rows of up to ``BLOCK`` elements.
 
-    A program has ``ROWS`` rows at once, ``WALK`` times, and the next ``STAGES - 1`` are on their way to shared memory
-    meanwhile. ``EVEN``: nothing is outside. ``STREAM``: nobody reads soon what is read and written here. ``AGAIN``: a
-    row is read a second time, from the first cache, for its result, and takes no registers until then.
+    A program has ``ROWS`` rows. ``EVEN``: nothing is outside, and masks would take registers that further rows need.
+    ``STREAM``: nobody reads soon what is read and written here.
     """
     at = tl.arange(0, BLOCK)[None, :]
-    first = tl.program_id(0).to(tl.int64) * ROWS
-    step = tl.num_programs(0).to(tl.int64) * ROWS
-    last: tl.constexpr = "evict_first" if STREAM else ""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    inside = None if EVEN else (at < D) & (row < lead)
+    policy: tl.constexpr = "evict_first" if STREAM else ""
     modifier: tl.constexpr = ".cs" if STREAM else ""
-    if WALK > 1:  # the same for all of them
-        if weight is not None:
-            weight = tl.load(weight + at, mask=None if EVEN else at < D)
-        if bias is not None:
-            bias = tl.load(bias + at, mask=None if EVEN else at < D)
-    for turn in tl.range(WALK, num_stages=STAGES):
-        row = first + turn * step + tl.arange(0, ROWS)[:, None]
-        inside = None if EVEN else (at < D) & (row < lead)
-        own = tl.load(x + row * D + at, mask=inside, other=None if EVEN else 0, eviction_policy="" if AGAIN else last)
-        z = own.to(tl.float32)
-        mean = 0.0
-        if CENTRED:
-            mean = (tl.sum(z, 1) / D)[:, None]
-            z = z - mean if EVEN else tl.where(inside, z - mean, 0.0)
-        scale = (1.0 / tl.sqrt_rn(tl.sum(z * z, 1) / D + eps))[:, None]
-        if AGAIN:
-            z = tl.load(x + row * D + at, mask=inside, eviction_policy="evict_first").to(tl.float32) - mean
-        z = _scaled(z * scale, weight, bias, at, None if EVEN else at < D)
-        if epilogue is not None:
-            z = epilogue(z, row * D + at, at < D if EVEN else inside, extras)
-        tl.store(output + row * D + at, z.to(output.dtype.element_ty), mask=inside, cache_modifier=modifier)
+    z = tl.load(x + row * D + at, mask=inside, other=None if EVEN else 0, eviction_policy=policy).to(tl.float32)
+    if CENTRED:
+        z = z - (tl.sum(z, 1) / D)[:, None]
+        z = z if EVEN else tl.where(inside, z, 0.0)
+    z = z * (1.0 / tl.sqrt_rn(tl.sum(z * z, 1) / D + eps))[:, None]
+    z = _scaled(z, weight, bias, at, None if EVEN else at < D)
+    if epilogue is not None:
+        z = epilogue(z, row * D + at, at < D if EVEN else inside, extras)
+    tl.store(output + row * D + at, z.to(output.dtype.element_ty), mask=inside, cache_modifier=modifier)
 
 
 @triton.jit
