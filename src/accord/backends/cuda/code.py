@@ -89,11 +89,6 @@ class KernelText(ABC):
         return False
 
     @property
-    def counts(self) -> bool:
-        """Whether its last pointer is to words, 0 before and after each launch, with which its programs count."""
-        return False
-
-    @property
     def foreign(self) -> bool:
         """Whether a user wrote it."""
         return False
@@ -122,7 +117,7 @@ class KernelText(ABC):
 
     def as_stored(self) -> KernelText:
         """What a stored plan, or another process, has in its place."""
-        return self if self.foreign else WrittenText(self.symbol, self.pointers, self.refuses, self.text(), self.counts)
+        return self if self.foreign else WrittenText(self.symbol, self.pointers, self.refuses, self.text())
 
 
 @record
@@ -134,14 +129,12 @@ class WrittenText(KernelText):
         types: Its ``pointers``.
         refusing: Its ``refuses``.
         written: Its text.
-        counting: Its ``counts``.
     """
 
     name: str
     types: tuple[str, ...]
     refusing: bool
     written: str
-    counting: bool = False
 
     @property
     def symbol(self) -> str:
@@ -157,11 +150,6 @@ class WrittenText(KernelText):
     def refuses(self) -> bool:
         """See :class:`KernelText`."""
         return self.refusing
-
-    @property
-    def counts(self) -> bool:
-        """See :class:`KernelText`."""
-        return self.counting
 
     def text(self) -> str:
         """See :class:`KernelText`."""
@@ -222,7 +210,6 @@ class CudaLaunch(Launch):
         block: Threads of a block, three axes; the first is 0 where the machine code says it.
         dynamic: Bytes of dynamic shared memory that the launch asks for, beyond what the machine code says.
         text: What is started instead of the phase's own text.
-        counters: Words with which programs count each other.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
@@ -237,7 +224,6 @@ class CudaLaunch(Launch):
     block: tuple[int, int, int] = (0, 1, 1)
     dynamic: int = 0
     text: KernelText | None = None
-    counters: int = 0
 
     @staticmethod
     def of(
