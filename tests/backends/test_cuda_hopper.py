@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
 
-from contraction_harness import Tensor, evaluated, product
+from contraction_harness import Tensor, convolution, evaluated, product
 from disassembly import disassembled
 from gluon_harness import Descriptor, Pointer, run_gluon
 from hypothesis import HealthCheck, given, settings
@@ -46,7 +46,7 @@ def run(kernel, sizes, tile, tensors, seed=0):
     memories = [t.memory.view(np.int8) if t.memory.dtype == bool else t.memory for t in tensors]
     values = dict(zip([f"p{i}" for i in range(len(tensors))], memories, strict=True))
     for name, m in zip(names, launch.maps, strict=True):
-        values[name] = Descriptor(Pointer(memories[m.operand], m.offset), m.shape, m.strides, m.block)
+        values[name] = Descriptor(Pointer(memories[m.operand], m.offset), m.shape, m.strides, m.block, steps=m.steps)
     values |= {"work": np.zeros(1, np.float32)} | dict(launch.constants)
     values |= zip(kernel.integers, launch.params, strict=True)
     run_gluon(text.symbol, written, values, launch.grid[0], seed)
@@ -150,6 +150,53 @@ def test_convolutions_of_one_tap_are_contractions_of_pixels():
     run(kernel, evaluated(dims), Tile(64, 32, 16, stages=2, hopper=2), [x, w, out])
     expected = np.einsum("ncyx,mc->nmyx", x.values.astype(np.float64), w.values[:, :, 0, 0].astype(np.float64))
     np.testing.assert_allclose(out.values.astype(np.float64), expected, rtol=2e-3, atol=4e-3)
+
+
+@st.composite
+def images(draw):
+    """A convolution: images, groups, and its axes."""
+    rank = draw(st.integers(1, 3))
+    axes = st.tuples(*[st.integers(2, 9 if rank < 3 else 4)] * rank)
+    outs, taps = draw(axes), draw(st.tuples(*[st.integers(1, 3)] * rank))
+    steps, dilations = (draw(st.tuples(*[st.integers(1, 2)] * rank)) for _ in range(2))
+    pads = draw(st.tuples(*[st.integers(0, 3)] * rank))
+    beyond = draw(st.tuples(*[st.integers(-2, 1)] * rank))
+    numbers = zip(outs, taps, steps, dilations, pads, beyond, strict=True)
+    ins = tuple(max(1, (o - 1) * s + (t - 1) * d + 1 - p + b) for o, t, s, d, p, b in numbers)
+    return draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2])), (ins, outs, taps, steps, dilations, pads)
+
+
+@given(
+    case=images(), channels=st.sampled_from([8, 24]), columns=st.sampled_from([8, 40]), tile=tiles,
+    dtype=st.sampled_from(["f16", "bf16"]), last=st.booleans(), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+@settings(FEW, max_examples=60)
+def test_convolutions(case, channels, columns, tile, dtype, last, seed):
+    """Taps outside of the image, steps, dilations, boxes that reach beyond the result; a bias and a residual."""
+    count, groups, (ins, outs, taps, steps, dilations, pads) = case
+    rank = len(taps)
+    rng, order = np.random.default_rng(seed), [0, *range(2, rank + 2), 1]
+    x = Tensor(rng, dtype, (count, groups * channels, *ins), order=order, gap=8)
+    laid = order if last else [*range(2, rank + 2), 1, 0]
+    w = Tensor(rng, dtype, (groups * columns, channels, *taps), order=laid)
+    shape = (count, groups * columns, *outs)
+    bias = Tensor(rng, "f32", shape, repeated=(0, *range(2, rank + 2)))
+    beside = Tensor(rng, dtype, shape, order=order)
+    out = Tensor(rng, dtype, shape, order=None if seed % 3 == 0 else order)
+    total = operand(0, "f32") + operand(1, "f32") + cast(operand(2, dtype), "f32")
+    kernel, dims = Convolution(count, groups, channels, columns, ins, outs, taps, steps, dilations, pads).kernel(
+        Factor(dtype, x.access), Factor(dtype, w.access), out.access, cast(total, dtype),
+        [Extra("f32", bias.access), Extra(dtype, beside.access)],
+    )  # fmt: skip
+    sizes = evaluated(dims)
+    if not suits_hopper(kernel, sizes):
+        # a row axis of one, or more axes than the copy engine walks
+        assert 1 in outs or rank + (groups > 1) > 2 or len(kernel.windows) < rank
+        return
+    run(kernel, sizes, tile, [x, w, bias, beside, out], seed)
+    parameters = (steps, dilations, pads, outs, groups)
+    expected = convolution(x.values, w.values, *parameters) + bias.values + beside.values.astype(np.float64)
+    agrees(out, expected, convolution(abs(x.values), abs(w.values), *parameters))
 
 
 def linear(m, n, k, kind=""):
@@ -279,7 +326,7 @@ def test_the_host_describes_operands(monkeypatch):
     one.start(0)
     one.start(0)
     a, *others = gpu.maps
-    assert a[1:] == (1 << 20, "f16", (4096, 3072), [6144], (64, 64), 3)
+    assert a[1:] == (1 << 20, "f16", (4096, 3072), [6144], (64, 64), 3, ())
     assert [m[1] for m in others] == [2 << 20] * (len(others) - 1) + [5 << 20]
     table[0] += 4096
     one.start(0)
