@@ -15,19 +15,18 @@ The copy engine reads it once for each tap, moved by the tap, and puts zeros whe
 from __future__ import annotations
 
 import hashlib
-import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from accord.backends.cuda.code import KernelText, TensorMap
 from accord.backends.cuda.contraction import BATCH, COLUMNS, DEPTH, ROWS, ContractionKernel
-from accord.backends.cuda.contraction_writer import Writer, uses_sum
+from accord.backends.cuda.contraction_writer import Writer
 from accord.backends.cuda.lines import NEXT, WAIT
+from accord.backends.cuda.walks import Side, Walk, box_of, order_of, stored_by_copies
 from accord.expr.lang import bits
 from accord.record import record
 
-__all__ = ["PIECES", "HopperContraction", "has_registers", "rows_of", "shares_of", "suits_hopper"]
+__all__ = ["PIECES", "HopperContraction", "has_registers", "shares_of"]
 
 #: What is compiled in beside the width ``v`` of each pattern; ``BM`` is of the rows of one group of warps.
 _CONSTANTS = ("BM", "BN", "BK", "STAGES", "GROUP", "VM", "VN", "VK")
@@ -37,193 +36,11 @@ _AT_ONCE = 64
 PIECES = 2
 #: Registers of a thread of a group of warps, by their number.
 _REGISTERS = {2: 240, 3: 160}
-#: Axes that the copy engine walks, elements of one that it copies, and from one to the next.
-_MOST_AXES, _MOST_COPIED, _MOST_STEP = 5, 256, 8
-_CACHE_LINE = 8
 #: Registers of a thread beside its sums with which all that finishes them is read ahead, one piece of it, or a row;
 #: and with which operands of as many elements as there are results are read.
 _FREE, _FREE_ONE, _FREE_ROW, _FREE_ROWS = 140, 100, 48, 64
 #: Operands that are read so far ahead.
 _FEW = 2
-
-
-def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
-    """Whether the kernel exists for a pattern, with values of its integers that the copy engine takes.
-
-    The memory's addresses have to be whole 16 bytes too.
-    """
-    factors = (kernel.a, kernel.b)
-    if kernel.product not in ("f16", "bf16") or not uses_sum(kernel) or any(f.expr.op != "operand" for f in factors):
-        return False
-    if min(sizes[: sum(kernel.axes)]) <= 0 or not (kernel.describable or _has_boxes(kernel)):
-        return False
-    walks: list[_Walk | None]
-    if kernel.describable:
-        walks = [_Walk.of_matrix(kernel, i, sizes) for i in (0, 1)]
-    else:
-        walks = [_Walk.of_boxes(kernel, sizes), _Walk.of_taps(kernel, sizes)]
-    return all(w is not None and w.is_whole and len(w.shape) <= _MOST_AXES for w in walks)
-
-
-def _has_boxes(kernel: ContractionKernel) -> bool:
-    """Whether rows and depth of A may be boxes of what it lies in; channels follow each other, taps do not."""
-    if kernel.across or kernel.tail or kernel.axes[COLUMNS] != 1:
-        return False
-    _, of_rows, of_depth = kernel.a.own.kinds
-    _, depth, columns = kernel.b.own.kinds
-    last = kernel.axes[DEPTH] - 1
-    return (
-        (set(of_rows), of_depth[-1], {depth[-1], columns}) == ({"s"}, "1", {"1", "s"})
-        and "0" not in of_depth + depth
-        and all(w.row >= 0 and w.depth < last for w in kernel.windows)
-    )
-
-
-@record
-class _Walk:
-    """How the copy engine walks a tensor: from the outermost axis, in elements.
-
-    Attributes:
-        offset: Of the first element.
-        shape: Sizes of axes.
-        strides: The last is 1.
-        steps: From one element of a block to the next.
-    """
-
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    steps: tuple[int, ...]
-
-    @staticmethod
-    def of_matrix(kernel: ContractionKernel, i: int, sizes: Sequence[int], *, rows: bool = False) -> _Walk:
-        """Of a tensor that is one for each group of axes but the batch; with ``rows``, its rows one by one."""
-        offset, strides = kernel.walk(i, sizes)
-        extents = _extents(kernel, sizes)
-        found = _batch(kernel, i, sizes)
-        for g in _order(kernel, i):
-            if rows and g == ROWS:
-                found += zip(extents[g], strides[g], strict=True)
-            else:
-                found.append((math.prod(extents[g]), strides[g][-1]))
-        return _Walk.through(offset, found)
-
-    @staticmethod
-    def of_boxes(kernel: ContractionKernel, sizes: Sequence[int]) -> _Walk | None:
-        """Of A: what its rows go through, taps that no window moves, channels; None if windows do not walk it so."""
-        offset, strides = kernel.walk(0, sizes)
-        values = dict(zip(kernel.names, sizes, strict=True))
-        extents = _extents(kernel, sizes)
-        found = [(n, s, 1) for n, s in _batch(kernel, 0, sizes)]
-        windows = {w.row: i for i, w in enumerate(kernel.windows)}
-        for axis, (count, stride) in enumerate(zip(extents[ROWS], strides[ROWS], strict=True)):
-            w = windows.get(axis)
-            if w is None:
-                found.append((count, stride, 1))
-                continue
-            step, dilation, pad, size = (values[f"w{w}_{part}"] for part in ("step", "dilation", "pad", "size"))
-            tap = kernel.windows[w].depth
-            near = stride // step if step > 0 else 0
-            if near * step != stride or step > _MOST_STEP or (tap >= 0 and strides[DEPTH][tap] != near * dilation):
-                return None
-            offset += pad * near
-            found.append((size, near, step))
-        moved = {w.depth for w in kernel.windows}
-        for axis, (count, stride) in enumerate(zip(extents[DEPTH], strides[DEPTH], strict=True)):
-            if axis not in moved:
-                found.append((count, stride, 1))
-        shape, spread, steps = zip(*found, strict=True)
-        return _Walk(offset, shape, spread, steps)
-
-    @staticmethod
-    def of_taps(kernel: ContractionKernel, sizes: Sequence[int]) -> _Walk | None:
-        """Of B: taps as one axis; None if they are none."""
-        offset, strides = kernel.walk(1, sizes)
-        extents = _extents(kernel, sizes)
-        *taps, near = strides[DEPTH]
-        *counts, channels = extents[DEPTH]
-        if any(a != b * n for a, b, n in zip(taps, taps[1:], counts[1:], strict=False)):
-            return None
-        found = _batch(kernel, 1, sizes) + ([(math.prod(counts), taps[-1])] if taps else [])
-        both = {DEPTH: (channels, near), COLUMNS: (extents[COLUMNS][0], strides[COLUMNS][0])}
-        return _Walk.through(offset, found + [both[g] for g in _order(kernel, 1)])
-
-    @staticmethod
-    def through(offset: int, axes: Sequence[tuple[int, int]]) -> _Walk:
-        """From sizes and strides."""
-        shape, strides = zip(*axes, strict=True)
-        return _Walk(offset, shape, strides, ())
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether places along all axes are whole 16 bytes."""
-        *strides, last = self.strides
-        return last == 1 and min(strides) > 0 and all(n % _CACHE_LINE == 0 for n in (*strides, self.offset))
-
-
-def _extents(kernel: ContractionKernel, sizes: Sequence[int]) -> list[Sequence[int]]:
-    """Sizes of the axes of each group."""
-    ends = itertools.accumulate(kernel.axes, initial=0)
-    return [sizes[first:last] for first, last in itertools.pairwise(ends)]
-
-
-def _batch(kernel: ContractionKernel, i: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Sizes and strides of a tensor's batch axes; one if they are walked as one."""
-    _, strides = kernel.walk(i, sizes)
-    extents = _extents(kernel, sizes)[BATCH]
-    if len(kernel.patterns[i].kinds[0]) < len(extents):
-        return [(math.prod(extents), strides[BATCH][-1])] if strides[BATCH][-1] else []
-    return [(n, s) for n, s in zip(extents, strides[BATCH], strict=True) if s]
-
-
-def _order(kernel: ContractionKernel, i: int) -> list[int]:
-    """The groups of a tensor's last two axes; those of the last one are neighbours."""
-    pattern = kernel.patterns[i]
-    groups = [(g, kinds) for g, kinds in zip(kernel.shares[i], pattern.kinds, strict=True) if g != BATCH]
-    return [g for g, _ in sorted(groups, key=lambda x: x[1].endswith("1"))]
-
-
-def _box(kernel: ContractionKernel, sizes: Sequence[int], rows: int) -> tuple[int, ...]:
-    """So many rows as powers of two along each row axis, such that few lie outside; () where rows are a matrix."""
-    if kernel.describable:
-        return ()
-    extents = _extents(kernel, sizes)[ROWS]
-    values = dict(zip(kernel.names, sizes, strict=True))
-    steps = {w.row: values[f"w{i}_step"] for i, w in enumerate(kernel.windows)}
-    most = [_MOST_COPIED // steps.get(axis, 1) for axis in range(len(extents))]
-
-    def boxes(rest: int, axes: Sequence[int]) -> Iterable[tuple[int, ...]]:
-        if not axes:
-            return [()] if rest == 1 else []
-        sides = [1 << i for i in range(rest.bit_length()) if 1 << i <= most[axes[0]]]
-        return [(side, *others) for side in sides for others in boxes(rest // side, axes[1:])]
-
-    found = list(boxes(rows, range(len(extents))))
-    # neighbours in memory first
-    return min(found, key=lambda box: (_count(extents, box), tuple(-side for side in reversed(box))), default=())
-
-
-def _count(extents: Sequence[int], box: Sequence[int]) -> int:
-    return math.prod(-(-n // side) for n, side in zip(extents, box, strict=True))
-
-
-def rows_of(kernel: ContractionKernel, sizes: Sequence[int], rows: int) -> int:
-    """How many rows there are with those that lie in boxes of ``rows`` but outside of the result."""
-    box = _box(kernel, sizes, rows)
-    extents = _extents(kernel, sizes)[ROWS]
-    return _count(extents, box) * rows if box else math.prod(extents)
-
-
-def _stored_by_copies(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
-    """Whether the copy engine can store the results."""
-    out, last = kernel.out, len(kernel.patterns) - 1
-    if out.dtype == "bool" or "0" in out.kinds[0] or set(out.kinds[1]) != {"s"} or out.kinds[2] != "1":
-        return False
-    if kernel.describable and len(out.kinds[1]) > 1:
-        return False
-    walk = _Walk.of_matrix(kernel, last, sizes, rows=not kernel.describable)
-    whole = all(n % (128 // bits(out.dtype)) == 0 for n in (*walk.strides[:-1], walk.offset))
-    return whole and min(walk.strides) > 0 and len(walk.shape) <= _MOST_AXES
 
 
 def shares_of(rows: int, columns: int, *, turns: bool) -> tuple[int, int, tuple[int, ...]]:
@@ -259,7 +76,7 @@ class HopperContraction(KernelText):
         turns: Each group of warps has a tile of its own.
         copied: The copy engine stores results.
         piece: Columns that are stored at once.
-        box: Rows of a group's tile along each row axis; empty where rows are a matrix.
+        box: The rows of a group's tile, along each row axis; empty where rows are a matrix.
     """
 
     kernel: ContractionKernel
@@ -269,7 +86,7 @@ class HopperContraction(KernelText):
     turns: bool
     copied: bool
     piece: int
-    box: tuple[int, ...] = ()
+    box: tuple[Side, ...] = ()
 
     @staticmethod
     def of(
@@ -292,7 +109,7 @@ class HopperContraction(KernelText):
         most = _AT_ONCE if free >= _FREE_ONE else _AT_ONCE // 2
         while PIECES * groups * rows * piece * bits(kernel.out.dtype) // 8 > spare or rows * piece > 128 * most:
             piece //= 2
-        copied, box = _stored_by_copies(kernel, sizes), _box(kernel, sizes, rows)
+        copied, box = stored_by_copies(kernel, sizes), box_of(kernel, sizes, rows)
         return HopperContraction(kernel, groups, rows, widths, turns, copied, piece, box)
 
     @property
@@ -385,35 +202,35 @@ class _Module:
     def block(self, w: Writer, i: int, extents: Mapping[int, Any]) -> list[Any]:
         """A block of a tensor with so many rows, columns, or elements of depth."""
         sides: list[Any] = [1] * len(w.steps(i, BATCH))
+        rows = [side.rows for side in self.h.box]
         if self.h.box and i == 0:
-            still = len(w.axes[DEPTH]) - 1 - len(self.moving)
-            return [*sides, *self.h.box, *[1] * still, extents[DEPTH]]
+            return [*sides, *rows, *[1] * len(self.still), extents[DEPTH]]
         if self.h.box and i == self.last:
-            return [*sides, *self.h.box, extents[COLUMNS]]
+            return [*sides, *rows, extents[COLUMNS]]
         if self.h.box and len(w.axes[DEPTH]) > 1:
             sides.append(1)
-        return sides + [extents[g] for g in _order(self.k, i)]
+        return sides + [extents[g] for g in order_of(self.k, i)]
 
     @property
-    def moving(self) -> dict[int, int]:
-        """Taps that move boxes: number of a depth axis → number of a window."""
-        return {window.depth: i for i, window in enumerate(self.k.windows) if window.depth >= 0}
+    def still(self) -> list[int]:
+        """Numbers of the depth axes, but the last, that move no rows."""
+        return sorted(set(range(self.k.axes[DEPTH] - 1)) - {side.tap for side in self.h.box})
 
     def maps(self, sizes: Sequence[int], step: int) -> tuple[TensorMap, ...]:
         """In the order of parameters."""
         w, boxes = Writer(self.k, ""), bool(self.h.box)
-        of_a = _Walk.of_boxes(self.k, sizes) if boxes else _Walk.of_matrix(self.k, 0, sizes)
-        of_b = _Walk.of_taps(self.k, sizes) if boxes else _Walk.of_matrix(self.k, 1, sizes)
+        of_a = Walk.of_boxes(self.k, sizes) if boxes else Walk.of_matrix(self.k, 0, sizes)
+        of_b = Walk.of_taps(self.k, sizes) if boxes else Walk.of_matrix(self.k, 1, sizes)
         assert of_a is not None and of_b is not None  # see suits_hopper
 
-        def made(i: int, walk: _Walk, extents: Mapping[int, int]) -> TensorMap:
+        def made(i: int, walk: Walk, extents: Mapping[int, int]) -> TensorMap:
             block = tuple(self.block(w, i, extents))
             return TensorMap(i, walk.offset, self.k.patterns[i].dtype, walk.shape, walk.strides, block, walk.steps)
 
         found = [made(0, of_a, {ROWS: self.h.rows, DEPTH: step})]
         found += [made(1, of_b, {DEPTH: step, COLUMNS: width}) for width in self.h.widths]
         if self.h.copied:
-            of_y = _Walk.of_matrix(self.k, self.last, sizes, rows=boxes)
+            of_y = Walk.of_matrix(self.k, self.last, sizes, rows=boxes)
             found.append(made(self.last, of_y, {ROWS: self.h.rows, COLUMNS: self.h.piece}))
         return tuple(found)
 
@@ -428,29 +245,23 @@ class _Module:
         """
         found = ["which" if a < 0 else f"c{a}" for a, _ in w.steps(i, BATCH)]
         if self.h.box and i == 0:
-            found += [self.moved(w, axis, f"{spot}{axis}") for axis in w.axes[ROWS]]
-            found += [f"c{a}" for n, a in enumerate(w.axes[DEPTH][:-1]) if n not in self.moving]
+            for axis, side in zip(w.axes[ROWS], self.h.box, strict=True):
+                tap = f" + c{w.axes[DEPTH][side.tap]} * {side.dilation}" if side.tap >= 0 else ""
+                found.append(f"{spot}{axis} * {side.step}{tap} - {side.pad}")
+            found += [f"c{w.axes[DEPTH][n]}" for n in self.still]
             return ", ".join([*found, at[DEPTH]])
         if self.h.box and i == self.last:
             return ", ".join([*found, *(f"{spot}{a}" for a in w.axes[ROWS]), at[COLUMNS]])
         if self.h.box and len(w.axes[DEPTH]) > 1:
             found.append("tap")
-        return ", ".join([*found, *(at[g] for g in _order(self.k, i))])
-
-    def moved(self, w: Writer, axis: int, place: str) -> str:
-        """Where a box begins along an axis of A, given where it does along the same axis of the result."""
-        for i, window in enumerate(self.k.windows):
-            if w.axes[ROWS][window.row] == axis:
-                tap = f" + c{w.axes[DEPTH][window.depth]} * w{i}_dilation" if window.depth >= 0 else ""
-                return f"{place} * w{i}_step{tap} - w{i}_pad"
-        return place
+        return ", ".join([*found, *(at[g] for g in order_of(self.k, i))])
 
     def spots(self, w: Writer, row: str, spot: str = "at") -> None:
         """Where the box with a row begins."""
         if not self.h.box:
             return
         w.emit(f"rest = ({row}) // BM")
-        axes = list(zip(w.axes[ROWS], self.h.box, strict=True))
+        axes = [(axis, side.rows) for axis, side in zip(w.axes[ROWS], self.h.box, strict=True)]
         for axis, side in axes[:0:-1]:
             w.emit(f"{spot}{axis} = rest % tl.cdiv(e{axis}, {side}) * {side}")
             w.emit(f"rest = rest // tl.cdiv(e{axis}, {side})")
@@ -458,7 +269,7 @@ class _Module:
 
     def seen(self, w: Writer, i: int, tile: str, extents: Mapping[int, str]) -> str:
         """A block of A or of B in shared memory as a matrix."""
-        order = [ROWS, DEPTH] if self.h.box and i == 0 else _order(self.k, i)
+        order = [ROWS, DEPTH] if self.h.box and i == 0 else order_of(self.k, i)
         turned = ".permute([1, 0])" * (order != [g for g in w.shares[i] if g != BATCH])
         return f"{tile}.reshape([{', '.join(extents[g] for g in order)}]){turned}"
 
@@ -510,7 +321,7 @@ class _Module:
         w.emit("blocks = tl.cdiv(K, BK)")
         w.emit(" * ".join(["steps = blocks", *(f"e{a}" for a in taps)]))
         if self.h.box:
-            counts = (f"tl.cdiv(e{a}, {side})" for a, side in zip(w.axes[ROWS], self.h.box, strict=True))
+            counts = (f"tl.cdiv(e{a}, {side.rows})" for a, side in zip(w.axes[ROWS], self.h.box, strict=True))
             w.emit(f"M = {' * '.join(counts)} * BM")
         w.emit("products = " + (" * ".join(f"e{a}" for a in w.axes[BATCH]) or "1"))
         w.emit(f"HEIGHT: tl.constexpr = {self.shares} * BM")
@@ -707,7 +518,7 @@ class _Module:
     def inside(self, w: Writer) -> None:
         """From places ``m`` in a box, coordinates, and the rows that these are."""
         self.spots(w, "row")
-        axes = list(zip(w.axes[ROWS], self.h.box, strict=True))
+        axes = [(axis, side.rows) for axis, side in zip(w.axes[ROWS], self.h.box, strict=True)]
         for axis, side in axes[::-1]:
             w.emit(f"c{axis} = at{axis} + m % {side}")
             w.emit(f"m = m // {side}")

@@ -19,10 +19,9 @@ from accord.backends.cuda.hopper_contraction import (
     PIECES,
     HopperContraction,
     has_registers,
-    rows_of,
     shares_of,
-    suits_hopper,
 )
+from accord.backends.cuda.walks import rows_of, suits_hopper
 from accord.errors import CompileError
 from accord.expr.cost import cost_of
 from accord.expr.lang import bits
