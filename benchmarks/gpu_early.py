@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kernels that start before those in front of them are done, beside kernels that do not, in one process.
 
-    python benchmarks/gpu_early.py [--modes off,exit,...] [--rounds N] [MODEL ...]
+    python benchmarks/gpu_early.py [--modes off,stores] [--rounds N] [MODEL ...]
 
 Each model is loaded once for each mode (``accord.backends.cuda.code.EARLY``), with what the first measured of its
 tiles. A round times all of them by turns: a run with a wait at its end, and runs that follow each other on one
@@ -22,7 +22,7 @@ from gpu_cases import CASES, exported
 import accord
 from accord.backends.cuda import code
 
-MODES = ("off", "exit", "exit+prologue", "stores", "stores+prologue")
+MODES = ("off", "stores")
 #: Runs that follow each other.
 RUNS = 20
 

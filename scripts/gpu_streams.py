@@ -201,9 +201,9 @@ def _Late(item: Any, spinner: Spinner) -> Any:  # noqa: N802  it stands for a cl
     for name in names:
         start = getattr(item, name)
 
-        def late(stream: int, start: Any = start) -> None:
+        def late(stream: int, start: Any = start, **how: Any) -> None:
             spinner.spin(stream)
-            start(stream)
+            start(stream, **how)
 
         setattr(item, name, late)
     return item

@@ -356,7 +356,6 @@ class EmulatedKernel(Kernel):
         self, gpu: EmulatedDevice, code: KernelText, launch: CudaLaunch, table: np.ndarray, refusal: int
     ) -> None:
         self.gpu, self.code, self.launch, self.table, self.refusal = gpu, code, launch, table, refusal
-        self.counters = np.zeros(max(launch.counters, 1), np.int32)
         self.waits = not code.foreign and _waits(code)
 
     def start(self, stream: int, *, early: bool = False) -> None:
@@ -364,7 +363,6 @@ class EmulatedKernel(Kernel):
         addresses = [
             *(a + b for a, b in zip(self.table.tolist(), shifts, strict=True)),
             *([self.refusal] if self.code.refuses else []),
-            *([self.counters.ctypes.data] if self.code.counts else []),
         ]
         self.gpu.put_kernel(self.code.symbol, lambda: self._interpreted(addresses), stream, early=early and self.waits)
 

@@ -11,7 +11,7 @@ import numpy as np
 from triton_harness import NUMPY, function_of, memory
 
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of, exact_hints
-from accord.backends.cuda.contraction import ContractionKernel, accumulator
+from accord.backends.cuda.contraction import ContractionKernel
 from accord.backends.cuda.packing import PackKernel, pack_launch
 from accord.backends.cuda.tiles import Tile, launches, text_of, workspace
 from accord.ir import dims as D
@@ -56,24 +56,15 @@ class Tensor:
         return np.lib.stride_tricks.as_strided(self.memory[self.access.offset :], self.shape, strides)
 
 
-def run(folder: Path, kernel: ContractionKernel, sizes: list[int], tile: Tile, tensors: list[Tensor]) -> Array | None:
-    """Run a kernel; ``tensors`` are in the order of its pointers. Returns the deviations of rows, if it makes them."""
+def run(folder: Path, kernel: ContractionKernel, sizes: list[int], tile: Tile, tensors: list[Tensor]) -> None:
+    """Run a kernel; ``tensors`` are in the order of its pointers."""
     parts = np.full(workspace(kernel, tile, sizes), 0xFF, np.uint8)
-    behind, counters = [], []
-    if kernel.deviation is not None:
-        behind = [np.full(kernel.problem(sizes).m, np.nan, np.float32)]
-        counters = [np.zeros(max(launch.counters for launch in launches(kernel, tile, sizes)), np.int32)]
-    sums = parts.view(NUMPY[accumulator(kernel.product)])
-    pointers = [memory(a) for a in (*(t.memory for t in tensors), *behind, sums, *counters)]
+    pointers = [*(memory(t.memory) for t in tensors), memory(parts.view(NUMPY[kernel.pointers[-1]]))]
     calls = []
     for part, launch in zip((kernel, kernel.parts), launches(kernel, tile, sizes), strict=True):
         if launch.tasks:
             calls.append(called(folder, kernel, part.symbol, launch, pointers))
-    interpret_elsewhere(calls, [*(t.memory for t in tensors), *behind, parts, *counters], kernel.symbol)
-    if not behind:
-        return None
-    assert not counters[0].any()
-    return behind[0]
+    interpret_elsewhere(calls, [*(t.memory for t in tensors), parts], kernel.symbol)
 
 
 def called(folder: Path, kernel: KernelText, entry: str, launch: CudaLaunch, pointers: list[Any]) -> tuple[Any, ...]:

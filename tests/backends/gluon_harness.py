@@ -174,7 +174,6 @@ class Machine:
         self.own = threading.local()
         self.random = random.Random(seed)
         self.failures: list[BaseException] = []
-        self.adding = threading.Lock()
 
     def names(self) -> dict[str, Any]:
         """The globals of a module."""
@@ -193,7 +192,6 @@ class Machine:
             "store_tile": self._store,
             "copy_tile": self._copy,
             "async_copy": types.SimpleNamespace(commit_group=self._commit, wait_group=self._copied),
-            "barrier": lambda: None,  # a group of warps is one thread
             "warpgroup_mma": self._multiply,
             "warpgroup_mma_wait": self._multiplied,
         }
@@ -267,12 +265,6 @@ class Machine:
         found = [d.found if isinstance(d, Product) and d.found is not None else d for d in deps]
         return found[0] if len(found) == 1 else found
 
-    def _add(self, p: Pointer, x: Any) -> Value:
-        with self.adding:
-            before = p.load()
-            p.store(before + x)
-            return before
-
     def _specialise(self, parts: Any, warps: Any, registers: Any) -> None:
         del warps, registers
 
@@ -322,8 +314,7 @@ class Machine:
             minimum=lambda a, b: value(np.minimum(a, b)),
             max=lambda x, axis: value(np.max(np.asarray(x), axis)),
             sum=lambda x, axis: value(np.sum(np.asarray(x), axis)),
-            load=lambda p, mask=True, other=0, cache_modifier="": p.load(mask, other),
-            atomic_add=self._add,
+            load=lambda p, mask=True, other=0: p.load(mask, other),
             store=lambda p, x, mask=True: p.store(x, mask),
             cast=lambda x, dtype: value(np.asarray(x).astype(dtype)),
             reshape=lambda x, shape: value(np.reshape(x, shape)),
@@ -331,7 +322,6 @@ class Machine:
             split=lambda x: (x[..., 0], x[..., 1]),
             **{n: self._function(getattr(np, n)) for n in ("exp", "exp2", "abs", "floor", "ceil", "sqrt")},
             rsqrt=self._function(lambda x: 1 / np.sqrt(x)),
-            sqrt_rn=self._function(np.sqrt),
             div_rn=lambda a, b: value(a / b),
             fma=lambda a, b, c: value(a * b + c),
             int1=np.bool_,

@@ -19,7 +19,7 @@ from accord.backends.cuda.contraction import Factor, accumulator, contraction_ke
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.packing import packing_of
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches
-from accord.backends.epilogue import Extra, RowDeviation
+from accord.backends.epilogue import Extra
 from accord.errors import CompileError
 from accord.expr.lang import call, cast, const, operand
 from accord.ir import dims as D
@@ -318,7 +318,7 @@ def test_a_symbol_names_one_text():
     assert len(texts) == 8
 
 
-def linear(dtype, m, n, k, act=True, precision="ieee", deviation=None):
+def linear(dtype, m, n, k, act=True, precision="ieee"):
     """``gelu(x @ w + bias) + residual``."""
     sums = accumulator(dtype)
     total = operand(0, sums)
@@ -328,7 +328,7 @@ def linear(dtype, m, n, k, act=True, precision="ieee", deviation=None):
     extras = [Extra(dtype, Access((0, 1))), Extra(dtype, Access((n, 1)))] if act else []
     return contraction_kernel(
         (), (m,), (n,), (k,), Factor(dtype, Access((k, 1))), Factor(dtype, Access((n, 1))), Access((n, 1)),
-        cast(total, dtype) if sums != "i32" else total, extras, precision=precision, deviation=deviation,
+        cast(total, dtype) if sums != "i32" else total, extras, precision=precision,
     )  # fmt: skip
 
 
@@ -357,7 +357,6 @@ PROBLEMS = {
     "small": linear("bf16", 128, 768, 768),
     "one row": linear("f16", 1, 1000, 2048),
     "odd": linear("f16", 197, 1001, 333),
-    "deviations": linear("f16", 197, 768, 768, deviation=RowDeviation(True, 1e-5)),
     "float32": linear("f32", 512, 512, 512),
     "tf32": linear("f32", 512, 512, 512, precision="tf32"),
     "float64": linear("f64", 128, 128, 128, act=False),
@@ -377,25 +376,6 @@ def test_the_tile_by_rule_compiles_without_spills(name, architecture):
     for built in compiled(kernel, list(dims), tile, a.number):
         assert built.spills == 0, (tile, built.name)
         assert built.shared <= a.shared
-
-
-@given(
-    shape=st.tuples(st.sampled_from([1, 5, 33]), st.sampled_from([1, 8, 50, 200])), depth=st.sampled_from([3, 64, 130]),
-    tile=tiles, stored=st.sampled_from(["f16", "bf16", "f32"]), centred=st.booleans(), seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
-@FEW
-def test_deviations_of_rows(folder, shape, depth, tile, stored, centred, seed):
-    """Of what is stored, also where parts of sums are added first."""
-    rng, (m, n) = np.random.default_rng(seed), shape
-    a, b, out = (Tensor(rng, t, s) for t, s in (("f16", (m, depth)), ("f16", (depth, n)), (stored, (m, n))))
-    kernel, dims = contraction_kernel(
-        (), (m,), (n,), (depth,), Factor("f16", a.access), Factor("f16", b.access), out.access,
-        cast(operand(0, "f32") + 5.0, stored), deviation=RowDeviation(centred, 1e-3),
-    )  # fmt: skip
-    inverse = run(folder, kernel, evaluated(dims), tile_for(tile, kernel), [a, b, out])
-    rows = out.values.astype(np.float64)
-    variance = ((rows - (rows.mean(1, keepdims=True) if centred else 0)) ** 2).mean(1)
-    np.testing.assert_allclose(inverse, 1 / np.sqrt(variance + 1e-3), rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 20, 33, 64, 100])

@@ -19,7 +19,6 @@ from accord.backends.cuda.finish import FinishText
 from accord.backends.cuda.linear_attention import LinearAttentionKernel
 from accord.backends.cuda.lines import NEXT, WAIT
 from accord.backends.cuda.program import CudaProgram, TransferCode
-from accord.backends.cuda.prologue import hold
 from accord.backends.cuda.suppression import SuppressionText
 from accord.backends.matrix_state import LinearAttention
 from accord.backends.protocol import Launch, Phase, Turn
@@ -120,52 +119,29 @@ READS = re.compile(r"\b(LDG|LDGSTS|STG|RED|ATOM|UTMA)")
 
 
 def test_machine_code_waits_before_it_reads(kernels, monkeypatch, tmp_path):
-    """From architecture 90 on, if asked for; by default there is nothing of it."""
-    for name in ("LoopKernel", "ContractionKernel", "HopperContraction", "WindowKernel"):
-        kernel, launch = next((k, launch) for k, launch in kernels.items() if type(k).__name__ == name)
-        made, after = {}, {}
-        for early in ("off", "exit", "stores", "stores+prologue"):
+    """From architecture 90 on, unless it is switched off."""
+    assert code.EARLY == "stores"
+    for kernel, launch in {type(k): (k, launch) for k, launch in kernels.items()}.values():
+        made = {}
+        for early in ("off", "stores"):
             monkeypatch.setattr(code, "EARLY", early)
             made[early] = binary_of(Variant.of(kernel, launch, aligned=True), 90)
             lines = disassembled(made[early].cubin, tmp_path)
-            acquire = [n for n, line in enumerate(lines) if "ACQBULK" in line]
+            waits = [n for n, line in enumerate(lines) if "ACQBULK" in line]
             touches = [n for n, line in enumerate(lines) if READS.search(line)]
-            assert made[early].waits == bool(acquire) == (early != "off")
-            assert not acquire or acquire[0] < touches[0]
-            assert any("PREEXIT" in line for line in lines) == early.startswith("stores")
-            after[early] = touches[0] - max((n for n in acquire if n < touches[0]), default=0)
-        assert {b.spills for b in made.values()} == {made["off"].spills}
-        assert after["stores+prologue"] < after["stores"]
+            assert made[early].waits == bool(waits) == (early == "stores"), kernel
+            own = made[early].scratch_bytes  # descriptors are written to memory of the launch's own before
+            assert not waits or own or waits[0] < touches[0], kernel
+            lets = early == "stores" and NEXT in kernel.text()
+            assert any("PREEXIT" in line for line in lines) == lets, kernel
+        assert made["stores"].spills == made["off"].spills, kernel
 
 
-def test_older_architectures_do_not_wait(kernels, monkeypatch):
+def test_older_architectures_do_not_wait(kernels):
     kernel, launch = next((k, launch) for k, launch in kernels.items() if type(k).__name__ == "LoopKernel")
-    monkeypatch.setattr(code, "EARLY", "stores+prologue")
-    assert not binary_of(Variant.of(kernel, launch, aligned=True), 80).waits
-
-
-def test_a_kernel_waits_when_its_prologue_is_done():
-    """Values of the same block that are needed later; not parameters, which cost nothing where they are needed."""
-    lines = [
-        "mov.b32 %r1, %tid.x;",
-        "@%p1 bra $L__BB0_1;",
-        "ld.param.b64 %rd1, [kernel_param_0];",
-        "ld.param.b32 %r2, [kernel_param_1];",
-        "mad.lo.s32 %r3, %r1, %r2, %r10;",
-        "mul.wide.s32 %rd2, %r3, 4;",
-        "mov.b64 { %r4, %r5 }, %rd2;",
-        "setp.lt.s32 %p2, %r3, %r2;",
-        "griddepcontrol.wait;",
-        "add.s64 %rd3, %rd1, %rd2;",
-        "@%p2 st.global.b32 [ %rd3 + 0 ], { %r5 };",
-        "add.s32 %r6, %r1, %r2;",
-    ]
-    found = [line.strip() for line in hold("\n".join(lines)).splitlines()]
-    assert [line for line in found if line in lines] == lines
-    assert re.findall("%r[d0-9]+", " ".join(line for line in found if line not in lines)) == ["%rd2", "%r5"]
-    at = found.index("griddepcontrol.wait;")
-    assert found[at - 2 : at] == ["@never griddepcontrol.wait;", "}"]
-    assert hold("griddepcontrol.wait;\n") == "griddepcontrol.wait;\n"
+    variant = Variant.of(kernel, launch, aligned=True)
+    assert variant.early
+    assert not binary_of(variant, 80).waits
 
 
 class Text(KernelText):
@@ -257,16 +233,16 @@ def test_what_is_behind_an_event_starts_when_all_is_done(monkeypatch):
 
 def test_machine_code_of_each_way_is_kept_apart(monkeypatch):
     keys = set()
-    for early in ("off", "exit", "stores", "exit+prologue"):
+    for early in ("off", "stores"):
         monkeypatch.setattr(code, "EARLY", early)
         variants = [Variant.of(Text(name), CudaLaunch((), 1), aligned=True) for name in ("w", "user")]
         keys |= {(v.kernel.symbol, code._key(v, 90)) for v in variants}
-        assert variants[1].early == "off"
+        assert [v.early for v in variants] == [early == "stores", False]
         assert Variant(variants[0].kernel, *variants[0].settings) == variants[0]
-    assert len(keys) == 5
+    assert len(keys) == 3
 
 
 def test_another_way_is_refused(monkeypatch):
     monkeypatch.setattr(code, "EARLY", "often")
     with pytest.raises(BackendError, match="ACCORD_CUDA_EARLY"):
-        binary_of(Variant.of(Text("w"), CudaLaunch((), 1), aligned=True), 90)
+        Variant.of(Text("w"), CudaLaunch((), 1), aligned=True)

@@ -23,9 +23,9 @@ from accord.backends.cuda.contraction import Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
 from accord.backends.cuda.hopper_contraction import HopperContraction
 from accord.backends.cuda.packing import packing_of
-from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
+from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of
 from accord.backends.cuda.walks import suits_hopper
-from accord.backends.epilogue import Extra, RowDeviation, with_sum
+from accord.backends.epilogue import Extra, with_sum
 from accord.errors import CompileError, ExecutionError
 from accord.expr.lang import call, cast, const, operand
 from accord.ir.strides import Access
@@ -38,7 +38,7 @@ NEAR = {"f16": 1e-3, "bf16": 1e-2, "f32": 1e-6}
 
 
 def run(kernel, sizes, tile, tensors, seed=0):
-    """Run the text; ``tensors`` are in the order of its pointers. Returns the deviations of rows, if it makes them."""
+    """Run the text; ``tensors`` are in the order of its pointers."""
     text, launch = text_of(kernel, tile, sizes), launches(kernel, tile, sizes)[0]
     assert isinstance(text, HopperContraction)
     written = text.text()
@@ -49,16 +49,9 @@ def run(kernel, sizes, tile, tensors, seed=0):
     values = dict(zip([f"p{i}" for i in range(len(tensors))], memories, strict=True))
     for name, m in zip(names, launch.maps, strict=True):
         values[name] = Descriptor(Pointer(memories[m.operand], m.offset), m.shape, m.strides, m.block, steps=m.steps)
-    values |= {"work": np.full(max(1, workspace(kernel, tile, sizes) // 4), np.nan, np.float32)}
-    values |= dict(launch.constants)
+    values |= {"work": np.zeros(1, np.float32)} | dict(launch.constants)
     values |= zip(kernel.integers, launch.params, strict=True)
-    if kernel.deviation is None:
-        run_gluon(text.symbol, written, values, launch.grid[0], seed)
-        return None
-    inverse, count = np.full(kernel.problem(sizes).m, np.nan, np.float32), np.zeros(launch.counters, np.int32)
-    run_gluon(text.symbol, written, values | {"inverse": inverse, "count": count}, launch.grid[0], seed)
-    assert not count.any()
-    return inverse
+    run_gluon(text.symbol, written, values, launch.grid[0], seed)
 
 
 def agrees(out, expected, size):
@@ -119,31 +112,6 @@ def test_products(shape, depth, batch, dtype, stored, tile, seed, data):
     written = np.zeros(before.shape, bool)
     np.lib.stride_tricks.as_strided(written[out.access.offset :], out.shape, out.access.strides)[...] = True
     np.testing.assert_array_equal(out.memory[~written], before[~written])
-
-
-@given(
-    shape=st.tuples(st.sampled_from([1, 3, 40, 57]), st.sampled_from([8, 24, 96, 104])), tile=tiles,
-    centred=st.booleans(), seed=st.integers(0, 2**32 - 1),
-)  # fmt: skip
-@FEW
-def test_deviations_of_rows(shape, tile, centred, seed):
-    """Whichever tile of a row comes last makes them, of what is stored."""
-    rng, (m, n), k = np.random.default_rng(seed), shape, 24
-    a, w, out = (Tensor(rng, "f16", s, order=(0, 1)) for s in ((m, k), (k, n), (m, n)))
-    bias = Tensor(rng, "f16", (m, n), repeated=(0,))
-    kernel, dims = contraction_kernel(
-        (), (m,), (n,), (k,), Factor("f16", a.access), Factor("f16", w.access), out.access,
-        cast(operand(0, "f32") + cast(operand(1, "f16"), "f32") * const(9.0, "f32"), "f16"),
-        [Extra("f16", bias.access)], deviation=RowDeviation(centred, 1e-3),
-    )  # fmt: skip
-    sizes = evaluated(dims)
-    if not suits_hopper(kernel, sizes):
-        assert m == 1
-        return
-    inverse = run(kernel, sizes, tile, [a, w, bias, out], seed)
-    rows = out.values.astype(np.float64)
-    variance = ((rows - (rows.mean(1, keepdims=True) if centred else 0)) ** 2).mean(1)
-    np.testing.assert_allclose(inverse, 1 / np.sqrt(variance + 1e-3), rtol=1e-5)
 
 
 @pytest.mark.parametrize("turns", [False, True])
@@ -286,17 +254,6 @@ def layer(m, n, k):
     return kernel, evaluated(dims)
 
 
-def residual_stream(m, n, k):
-    """What a layer adds, with the deviations of its rows."""
-    total = operand(0, "f32") + cast(operand(1, "f16"), "f32") + cast(operand(2, "f16"), "f32")
-    kernel, dims = contraction_kernel(
-        (), (m,), (n,), (k,), Factor("f16", Access((k, 1))), Factor("f16", Access((n, 1))), Access((n, 1)),
-        cast(total, "f16"), [Extra("f16", Access((0, 1))), Extra("f16", Access((n, 1)))],
-        deviation=RowDeviation(True, 1e-5),
-    )  # fmt: skip
-    return kernel, evaluated(dims)
-
-
 def pixels(channels, size, columns, step, pad):
     """A convolution of 3 by 3 with channels last, with a bias and a residual, and ReLU."""
     out = (size + 2 * pad - 3) // step + 1
@@ -315,7 +272,6 @@ PROBLEMS = {
     "images": pixels(128, 28, 128, 1, 1),
     "every second pixel": pixels(256, 28, 256, 2, 1),
     "taps inside": pixels(64, 35, 96, 1, 0),
-    "deviations": residual_stream(6304, 768, 3072),
     "of ONNX": layer(6304, 3072, 768),
     "one wave": linear(4096, 768, 3072, "residual"),
     "gelu": linear(6304, 3072, 768, "gelu"),
@@ -332,7 +288,7 @@ def test_the_best_tiles_compile_well(name, tmp_path):
     for tile in found[:3]:
         launch = launches(kernel, tile, sizes)[0]
         made = binary_of(Variant.of(text_of(kernel, tile, sizes), launch, aligned=True), 90)
-        assert made.spills <= 16, tile  # few numbers that the loop does not need
+        assert made.spills == 0, tile
         assert made.threads == (512 if tile.m % 3 == 0 else 384)
         assert made.shared <= ARCHITECTURES["sm_90"].shared
         assert len(made.maps) == len(launch.maps)

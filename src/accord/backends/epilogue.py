@@ -12,7 +12,7 @@ from accord.expr.lang import FLOATS, Expr, bits, cast, operand, rebuild, topolog
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Epilogue", "Extra", "RowDeviation", "accumulator", "substitute", "with_first", "with_sum"]
+__all__ = ["Epilogue", "Extra", "accumulator", "substitute", "with_first", "with_sum"]
 
 
 @record
@@ -37,21 +37,6 @@ class Epilogue:
 
     expr: Expr
     extras: tuple[Extra, ...] = ()
-
-
-@record
-class RowDeviation:
-    """The inverse deviation of each row of what is stored, ``1 / sqrt(variance + epsilon)`` in f32, made beside it.
-
-    Attributes:
-        centred: The variance is of deviations from the mean; otherwise it is the mean of squares.
-        epsilon: See above.
-        mean: The mean of each row is made too.
-    """
-
-    centred: bool
-    epsilon: float
-    mean: bool = False
 
 
 def accumulator(dtype: str) -> str:

@@ -7,27 +7,26 @@ Which operators are roots, and their kernels, is the backend's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import onnx_ir as ir
 
-from accord.backends.deviations import deviation_of
 from accord.backends.epilogue import Epilogue, Extra
 from accord.backends.loops.group import EXACT, wide
 from accord.backends.loops.groups import arrange_group, group_kernel
 from accord.backends.loops.table import Table
 from accord.backends.protocol import Arrangement, Kernel, NativeKernel
-from accord.backends.root import RootView, epilogue_of
+from accord.backends.root import RootView
 from accord.backends.view import NodeView
 from accord.expr.declared import lower_node
 from accord.expr.lang import Expr, cast, const, operand
 from accord.expr.onnx_ops import dtype_name
 from accord.ir.infer import Analyzer
 from accord.ir.reason import FUSED_DOMAIN, Reason
-from accord.ir.strides import Access, broadcast_access, contiguous
+from accord.ir.strides import Access, broadcast_access
 
-__all__ = ["Roots", "TableRoots", "arrange_fused", "deviation_refusal", "select_fused"]
+__all__ = ["Roots", "TableRoots", "arrange_fused", "select_fused"]
 
 
 class Roots(ABC):
@@ -97,27 +96,6 @@ class TableRoots(Roots):
         return self._arranges(root) if arranger is None else arranger(root)
 
 
-def deviation_refusal(nodes: Sequence[NodeView], roots: Roots) -> Reason | None:
-    """Why no kernel makes deviations of the rows that a root and what follows it store; None: one does.
-
-    Args:
-        nodes: The root, elementwise operators, and what makes the deviations; in topological order.
-        roots: The device's.
-    """
-    found, first = deviation_of(nodes), nodes[0]
-    shape = first.output().shape
-    if isinstance(found, Reason) or shape is None:
-        return found if isinstance(found, Reason) else Reason("the rank of its output is not known")
-    root = RootView(first.node, first.analyzer)
-    root.epilogue, root.stored = epilogue_of(first), Access(contiguous(shape))
-    root.deviation, _ = found
-    kernel = roots.select(root)
-    return kernel if isinstance(kernel, Reason) else None
-
-
-_PRODUCTS = ("MatMul", "Gemm")
-
-
 class _Body:
     """A call and its function's body, with facts and layouts inside."""
 
@@ -126,16 +104,10 @@ class _Body:
         self.function = function
         nodes = list(function)
         first = next((i for i, n in enumerate(nodes) if n.domain or n.op_type not in prepares), 0)
-        #: What expands the root's weight; then the root and what follows; then what makes deviations of its rows.
-        self.prologue = nodes[:first] if nodes[first].op_type in _PRODUCTS else []
+        #: What expands the root's weight; then the root and what follows.
+        self.prologue = nodes[:first] if nodes[first].op_type in ("MatMul", "Gemm") else []
         self.nodes = nodes[len(self.prologue) :]
         self.analyzer: Analyzer = view.analyzer.enter(view.node, function)
-        self.deviation = None
-        if len(function.outputs) > 1 and self.nodes[0].op_type in _PRODUCTS:
-            found = deviation_of([NodeView(n, self.analyzer) for n in self.nodes])
-            if not isinstance(found, Reason):
-                self.deviation, count = found
-                self.nodes = self.nodes[:-count]
         self.number = {formal: i for i, formal in enumerate(function.inputs)}
         self.layouts: dict[ir.Value, Access] = {
             formal: view.access(i) for formal, i in self.number.items() if view.tensor(i).shape is not None
@@ -194,7 +166,6 @@ def select_fused(view: NodeView, roots: Roots) -> Kernel | Reason:
     root = RootView(body.nodes[0], body.analyzer, body.layouts)
     root.stored = view.output_access()
     root.choice = view.choice
-    root.deviation = body.deviation
     root.prologue = [NodeView(n, body.analyzer, body.layouts) for n in body.prologue]
     found = _epilogue(body, root)
     if isinstance(found, Reason):
@@ -264,7 +235,7 @@ def _external(
 
 def _renumbered(kernel: NativeKernel, body: _Body, extras: list[int]) -> NativeKernel:
     """The kernel with the call's inputs in place of the root's."""
-    after = " ".join([*(n.op_type for n in body.nodes[1:]), *(["deviations"] if body.deviation else [])])
+    after = " ".join(n.op_type for n in body.nodes[1:])
     return replace(
         kernel,
         name=f"{kernel.name} + {after}" if after else kernel.name,

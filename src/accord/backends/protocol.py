@@ -401,7 +401,6 @@ class Backend(ABC):
         hosts: Names of backends of other devices that take what this one has no kernel for, best first.
         stores_halves: Values of 16 bits take half the time of those of 32: a model whose precision is to be bfloat16 is
             stored so; elsewhere only operands of products are rounded.
-        scales_rows: A factor for each row of a product's result costs less than operands that were normalised.
         zeros: Returned arrays are zero before a run, since its kernels may compute nothing.
         concurrency: What its programs run at the same time; None: a program's phases run in order.
         generation: Grows when a :class:`ChosenLaunch` may give another launch than before.
@@ -414,7 +413,6 @@ class Backend(ABC):
     memory: Memory | None = None
     hosts: tuple[str, ...] = ()
     stores_halves: bool = False
-    scales_rows: bool = False
     zeros: bool = False
     concurrency: Concurrency | None = None
     generation: int = 0

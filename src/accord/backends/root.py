@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accord.backends.epilogue import Epilogue, RowDeviation
+from accord.backends.epilogue import Epilogue
 from accord.backends.view import NodeView
 from accord.errors import CompileError
 from accord.expr.lang import operand
@@ -22,14 +22,12 @@ class RootView(NodeView):
 
     Facts of inputs are the root's. :meth:`output` is the root's own result, which is never stored;
     :meth:`output_access` is how what *is* stored lies, over the same axes. ``prologue`` are the nodes that make its
-    input 1 from a constant. With a ``deviation`` the operator has a second output, perhaps a third: one number for
-    each row of what is stored.
+    input 1 from a constant.
     """
 
     epilogue: Epilogue
     stored: Access
     prologue: Sequence[NodeView] = ()
-    deviation: RowDeviation | None = None
 
     def output_access(self, index: int = 0) -> Access:
         """How the stored output lies."""

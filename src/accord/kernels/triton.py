@@ -329,28 +329,6 @@ def compile_function(
         ) from error
 
 
-def assemble(ptx: str, target: int, options: Mapping[str, Any], op: str) -> bytes:
-    """Machine code of an assembler's text that Triton made with these options and that was changed since.
-
-    Args:
-        ptx: The text.
-        target: Architecture, 90 for sm_90.
-        options: Of the compiler.
-        op: Name of the operator, for errors.
-
-    Raises:
-        CompileError: it does not assemble.
-    """
-    compiler = importlib.import_module("triton.compiler")
-    targets = importlib.import_module("triton.backends.compiler")
-    backend = compiler.make_backend(targets.GPUTarget("cuda", target, 32))
-    try:
-        made: bytes = backend.make_cubin(ptx, {}, backend.parse_options(dict(options)), target)
-    except Exception as error:  # the backend's own
-        raise CompileError(f"changed text does not assemble for sm_{target}: {_reason(error)}", op=op) from error
-    return made
-
-
 def _reason(error: BaseException) -> str:
     """What the compiler says, without the code that it repeats."""
     text = str(getattr(error, "error_message", None) or error)

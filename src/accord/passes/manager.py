@@ -73,7 +73,6 @@ class PassManager:
         joins: See there as well.
         runs: See there as well.
         device: See there as well.
-        scales_rows: See there as well.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class PassManager:
         joins: Joins | None = None,
         runs: Fuses | None = None,
         device: str = "cpu",
-        scales_rows: bool = False,
     ) -> None:
         self.model = model
         self.analyzer = analyzer
@@ -95,7 +93,7 @@ class PassManager:
         self.disabled = frozenset(disabled)
         self.stop_after = stop_after
         self.log = PassLog()
-        self._context = RuleContext(model, analyzer, fuses, joins, runs, device, scales_rows=scales_rows)
+        self._context = RuleContext(model, analyzer, fuses, joins, runs, device)
         self._names = {v.name for g in _graphs(model.graph) for v in _values(g) if v.name}
         self._serial = 0
         self._native = False

@@ -7,8 +7,6 @@ integers    2      contractions of dequantised tensors become products of intege
 declutter   1      constants folded, no-ops and duplicates removed, affine into weights
 recognise   2      what an exporter took apart becomes the operator that it means
 precision   1      values stored in 16 bits, where that was asked for (at any level then)
-merge       2      products of one value become one
-scale       2      normalised rows become a factor of each row of the products that read them
 fuse        2      elementwise operators computed on the results of contractions and windows
 join        2      other connected operators in one loop nest
 ==========  =====  ==================================================================
@@ -26,7 +24,6 @@ from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareC
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.fuse_weights import FuseWeights
-from accord.passes.rules.norm_products import FoldNormalisation
 from accord.passes.rules.precision import StoreHalf
 from accord.passes.rules.recognise.activations import RecogniseActivation
 from accord.passes.rules.recognise.affine_chain import MergeAffine
@@ -148,9 +145,7 @@ def phases() -> tuple[Phase, ...]:
             native=True,
         ),
         Phase("precision", (StoreHalf(), RemoveNoOpCast(), ShareConstants(), CommonSubexpressions()), asked=True),
-        Phase("merge", (MergeProjections(),)),
-        Phase("scale", (FoldNormalisation(),)),
-        Phase("fuse", (BatchNormToAffine(), FuseWeights(), FuseEpilogue())),
+        Phase("fuse", (MergeProjections(), BatchNormToAffine(), FuseWeights(), FuseEpilogue())),
         Phase("join", (FuseLoops(),)),
     )
 

@@ -37,7 +37,6 @@ class RuleContext:
         joins: Whether the device makes one loop nest of some nodes; a reason if not.
         runs: Whether the device has a kernel of its own for a node; a reason if not.
         device: What the model is compiled for.
-        scales_rows: Whether the device would rather scale each row of a product's result than normalise its operand.
         allows: Whether a rule may run, now or in a later phase.
     """
 
@@ -49,8 +48,6 @@ class RuleContext:
         joins: Joins | None = None,
         runs: Fuses | None = None,
         device: str = "cpu",
-        *,
-        scales_rows: bool = False,
     ) -> None:
         self.model = model
         self.analyzer = analyzer
@@ -58,7 +55,6 @@ class RuleContext:
         self.runs: Fuses = runs if runs is not None else lambda node: None
         self.joins: Joins = joins if joins is not None else lambda nodes: Reason("no device was chosen")
         self.device = device
-        self.scales_rows = scales_rows
         self.scratch: dict[Any, Any] = {}
         self.allows: Callable[[type[Rule]], bool] = lambda rule: True
 

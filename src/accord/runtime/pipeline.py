@@ -51,7 +51,7 @@ __all__ = ["STAGES", "Compiled", "StageHook", "check_model", "compile_model"]
 #: Called after a stage with its name, the model and the facts (None before there are any).
 StageHook: TypeAlias = Callable[[str, ir.Model, Analyzer | None], None]
 
-STAGES = ("loaded", "normalised", "integers", "declutter", "recognise", "precision", "merge", "scale", "fuse", "join")
+STAGES = ("loaded", "normalised", "integers", "declutter", "recognise", "precision", "fuse", "join")
 
 
 @dataclass(slots=True)
@@ -152,7 +152,6 @@ def _compile_for(
         joins=lambda nodes: chosen[0].joins([NodeView(n, analyzer) for n in nodes]),
         runs=lambda node: _runs(own, NodeView(node, analyzer)),
         device=chosen[0].device,
-        scales_rows=chosen[0].scales_rows,
     )
     for phase in phases():
         level = MAX_LEVEL if phase.asked and analyzer.storage is not None else options.level

@@ -55,7 +55,6 @@ class CudaBackend(Backend):
 
     device = "cuda"
     stores_halves = True
-    scales_rows = True
     hosts = ("cpu", "reference")
     #: Of the order of today's GPUs, in a graph; it decides what is worth a stream, nothing else.
     concurrency = Concurrency(streams=4, event=1e-6, least=2.5e-6, flops=2e14, bandwidth=3e12, link=4e10)
@@ -195,8 +194,6 @@ class CudaBackend(Backend):
 
     def joins(self, nodes: Sequence[NodeView]) -> Reason | None:
         """What makes one loop program."""
-        from accord.backends.cuda.families.roots import ROOTS
-        from accord.backends.fused import deviation_refusal
         from accord.backends.loops.groups import can_join
 
         _register()
@@ -204,8 +201,6 @@ class CudaBackend(Backend):
             host = _for_the_host(n)
             if host is not None:
                 return host
-        if nodes[0].node.op_identifier()[:2] in (("", "MatMul"), ("", "Gemm")):
-            return deviation_refusal(nodes, ROOTS)
         return can_join(nodes)
 
     def transfer(self, nbytes: DimLike, source: str, target: str) -> NativeKernel:

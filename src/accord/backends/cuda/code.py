@@ -18,12 +18,10 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from accord.backends.cuda.lines import NEXT, WAIT
-from accord.backends.cuda.prologue import WAITING, hold
 from accord.backends.protocol import Launch
 from accord.errors import BackendError, CompileError
 from accord.expr.lang import bits
@@ -50,10 +48,9 @@ __all__ = [
     "hints_of",
 ]
 
-#: Whether a kernel may start before the one in front of it is done, which it then waits for itself, and from when on:
-#: "off": never; "exit": when the programs of that one end; "stores": when they store their results; with "+prologue" it
-#: waits after all that it can work out before. Only sm_90 and newer can.
-EARLY: str = os.environ.get("ACCORD_CUDA_EARLY", "off")
+#: When a kernel starts: "stores": when the programs of the one in front of it store their results; it then waits by
+#: itself until that one is done, before it touches memory. "off": when that one is done. Only sm_90 and newer can.
+EARLY: str = os.environ.get("ACCORD_CUDA_EARLY", "stores")
 #: The oldest architecture that can.
 _OLDEST_EARLY: Final = 90
 _KIND: Final = "cuda"
@@ -89,11 +86,6 @@ class KernelText(ABC):
         return False
 
     @property
-    def counts(self) -> bool:
-        """Whether its last pointer is to words, 0 before and after each launch, with which its programs count."""
-        return False
-
-    @property
     def foreign(self) -> bool:
         """Whether a user wrote it."""
         return False
@@ -122,7 +114,7 @@ class KernelText(ABC):
 
     def as_stored(self) -> KernelText:
         """What a stored plan, or another process, has in its place."""
-        return self if self.foreign else WrittenText(self.symbol, self.pointers, self.refuses, self.text(), self.counts)
+        return self if self.foreign else WrittenText(self.symbol, self.pointers, self.refuses, self.text())
 
 
 @record
@@ -134,14 +126,12 @@ class WrittenText(KernelText):
         types: Its ``pointers``.
         refusing: Its ``refuses``.
         written: Its text.
-        counting: Its ``counts``.
     """
 
     name: str
     types: tuple[str, ...]
     refusing: bool
     written: str
-    counting: bool = False
 
     @property
     def symbol(self) -> str:
@@ -157,11 +147,6 @@ class WrittenText(KernelText):
     def refuses(self) -> bool:
         """See :class:`KernelText`."""
         return self.refusing
-
-    @property
-    def counts(self) -> bool:
-        """See :class:`KernelText`."""
-        return self.counting
 
     def text(self) -> str:
         """See :class:`KernelText`."""
@@ -224,7 +209,6 @@ class CudaLaunch(Launch):
         block: Threads of a block, three axes; the first is 0 where the machine code says it.
         dynamic: Bytes of dynamic shared memory that the launch asks for, beyond what the machine code says.
         text: What is started instead of the phase's own text.
-        counters: Words with which programs count each other.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
@@ -239,7 +223,6 @@ class CudaLaunch(Launch):
     block: tuple[int, int, int] = (0, 1, 1)
     dynamic: int = 0
     text: KernelText | None = None
-    counters: int = 0
 
     @staticmethod
     def of(
@@ -286,7 +269,7 @@ class Variant:
         warps: Of a program.
         stages: Of software pipelines.
         maps: Types of tensor maps.
-        early: From when on the next kernel may start; see :data:`EARLY`.
+        early: It waits by itself, and lets the next one start early; see :data:`EARLY`.
     """
 
     kernel: KernelText
@@ -297,12 +280,16 @@ class Variant:
     warps: int
     stages: int
     maps: tuple[str, ...] = ()
-    early: str = "off"
+    early: bool = False
 
     @staticmethod
     def of(kernel: KernelText, launch: CudaLaunch, *, aligned: bool) -> Variant:
-        """The variant that a launch needs."""
-        maps, early = tuple(m.type for m in launch.maps), "off" if kernel.foreign else EARLY
+        """The variant that a launch needs.
+
+        Raises:
+            BackendError: kernels are to start early in a way that there is not.
+        """
+        maps, early = tuple(m.type for m in launch.maps), not kernel.foreign and _starts_early()
         return Variant(
             kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages, maps, early
         )
@@ -434,12 +421,10 @@ def _stored(variant: Variant, target: int) -> Binary | None:
 
 
 def _compiled(variant: Variant, target: int) -> Binary:
-    from accord.kernels.cubin import read_resources
-    from accord.kernels.triton import assemble, compile_function
+    from accord.kernels.triton import compile_function
 
     kernel = variant.kernel
-    early = variant.early if target >= _OLDEST_EARLY else "off"
-    function = function_of(kernel, early.removesuffix(_PROLOGUE))
+    function = function_of(kernel, early=variant.early and target >= _OLDEST_EARLY)
     constants = dict(variant.constants)
     signature: dict[str, str] = {}
     values: dict[tuple[int, ...], Any] = {}
@@ -470,12 +455,7 @@ def _compiled(variant: Variant, target: int) -> Binary:
     compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
     # a tensor map is passed with its shape and strides
     walks = sum(2 * t.partition("]")[0].count(",") + 2 for t in variant.maps)
-    made = binary_from(compiled, sum(t != "constexpr" for t in signature.values()) + walks)
-    if made.waits and early.endswith(_PROLOGUE):
-        cubin = assemble(hold(compiled.asm["ptx"]), target, options, kernel.symbol)
-        resources = read_resources(cubin)[made.name]
-        made = replace(made, cubin=cubin, registers=resources.registers, spills=resources.stack)
-    return made
+    return binary_from(compiled, sum(t != "constexpr" for t in signature.values()) + walks)
 
 
 def binary_from(compiled: Any, passed: int) -> Binary:
@@ -496,7 +476,7 @@ def binary_from(compiled: Any, passed: int) -> Binary:
         resources.stack,
         int(getattr(metadata, "num_ctas", 1) or 1),
         tuple((m["swizzle"], tuple(m["block_size"])) for m in getattr(metadata, "tensordesc_meta", None) or ()),
-        WAITING in compiled.asm["ptx"],
+        "griddepcontrol.wait" in compiled.asm["ptx"],
     )
 
 
@@ -514,25 +494,28 @@ def compile_variant(variant: Variant, target: int) -> Binary:
     return made
 
 
-_FUNCTIONS: dict[tuple[str, str], Any] = {}
+_FUNCTIONS: dict[tuple[str, bool], Any] = {}
 _IMPORTS = threading.Lock()
-#: What the lines of a text become, by ``early``; elsewhere they are comments.
-_MEANING: Final = {
-    "exit": {WAIT: "gdc_wait()"},
-    "stores": {WAIT: "gdc_wait()", NEXT: "gdc_launch_dependents()"},
-}
-_PROLOGUE: Final = "+prologue"
 
 
-def function_of(kernel: KernelText, early: str = "off") -> Any:
+def _starts_early() -> bool:
+    """Whether kernels do; see :data:`EARLY`."""
+    if EARLY not in ("off", "stores"):
+        raise BackendError(
+            "kernels cannot start early in this way", expected="ACCORD_CUDA_EARLY=off or stores", found=repr(EARLY)
+        )
+    return EARLY == "stores"
+
+
+def function_of(kernel: KernelText, *, early: bool = False) -> Any:
     """What Triton makes of a text, which has to be a file for that.
 
     Args:
         kernel: The text.
-        early: See :data:`EARLY`.
+        early: Its lines about kernels in front of it and behind it are no comments.
 
     Raises:
-        BackendError: Triton is not installed; there is no such ``early``.
+        BackendError: Triton is not installed.
     """
     symbol, key = kernel.symbol, (kernel.symbol, early)
     with _IMPORTS:
@@ -543,17 +526,10 @@ def function_of(kernel: KernelText, early: str = "off") -> Any:
                     remedy="pip install 'accord[cuda]'",
                 )
             name, text = symbol, kernel.text()
-            if early != "off":
-                if early not in _MEANING:
-                    raise BackendError(
-                        "kernels cannot start early in this way",
-                        expected=f"ACCORD_CUDA_EARLY={', '.join(_MEANING)} (perhaps with {_PROLOGUE}) or off",
-                        found=repr(early),
-                    )
-                name = f"{symbol}_{early}"
+            if early:
+                name = f"{symbol}_early"
+                text = text.replace(WAIT, "gdc_wait()").replace(NEXT, "gdc_launch_dependents()")
                 text = f"from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n{text}"
-                for line, meaning in _MEANING[early].items():
-                    text = text.replace(line, meaning)
             path = _file(name, text)
             spec = importlib.util.spec_from_file_location(f"accord_generated_{name}", path)
             if spec is None or spec.loader is None:

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from accord.backends.cuda.code import KernelText
-from accord.backends.epilogue import Extra, RowDeviation
+from accord.backends.epilogue import Extra
 from accord.backends.loops.nest import merge_axes
 from accord.errors import CompileError
 from accord.expr.lang import Expr, bits, operand
@@ -182,7 +182,6 @@ class ContractionKernel(KernelText):
         precision: Of products of float32: "ieee", "tf32", "tf32x3".
         across: Batch axes are among the column axes, A has columns too, and elements are multiplied one by one.
         tail: Last elements of the last depth axis that do not count: they can be read, but may be anything in A.
-        deviation: Of the rows that are stored, for a further result behind the output.
     """
 
     axes: tuple[int, int, int, int]
@@ -195,7 +194,6 @@ class ContractionKernel(KernelText):
     precision: str
     across: bool = False
     tail: int = 0
-    deviation: RowDeviation | None = None
 
     @property
     def symbol(self) -> str:
@@ -203,7 +201,6 @@ class ContractionKernel(KernelText):
         exprs = [e.key for e in (self.a.expr, self.b.expr, self.expr)]
         text = f"{self.axes};{self.patterns};{len(self.a.extras)};{exprs};{self.windows};{self.precision};{self.across}"
         text += f";{self.tail}" if self.tail else ""
-        text += f";{self.deviation}" if self.deviation else ""
         return f"contraction_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property
@@ -224,21 +221,7 @@ class ContractionKernel(KernelText):
     @property
     def pointers(self) -> tuple[str, ...]:
         """See :class:`~accord.backends.cuda.code.KernelText`."""
-        types = {"inverse": "f32", "average": "f32", "work": accumulator(self.product), "count": "i32"}
-        return (*(p.dtype for p in self.patterns), *(types[n] for n in self.memory[len(self.patterns) :]))
-
-    @property
-    def counts(self) -> bool:
-        """See :class:`~accord.backends.cuda.code.KernelText`."""
-        return self.deviation is not None
-
-    @property
-    def memory(self) -> tuple[str, ...]:
-        """Names of the pointers."""
-        behind: tuple[str, ...] = ("work",)
-        if self.deviation is not None:
-            behind = ("inverse", *(["average"] if self.deviation.mean else []), "work", "count")
-        return (*(f"p{i}" for i in range(len(self.patterns))), *behind)
+        return (*(p.dtype for p in self.patterns), accumulator(self.product))
 
     @property
     def integers(self) -> tuple[str, ...]:
@@ -340,11 +323,6 @@ class PartsKernel(KernelText):
         """See :class:`~accord.backends.cuda.code.KernelText`."""
         return self.of.pointers
 
-    @property
-    def counts(self) -> bool:
-        """See :class:`~accord.backends.cuda.code.KernelText`."""
-        return self.of.counts
-
     def text(self) -> str:
         """The module, which is that of the other."""
         return self.of.text()
@@ -394,7 +372,6 @@ def contraction_kernel(
     *,
     across: bool = False,
     tail: int = 0,
-    deviation: RowDeviation | None = None,
 ) -> tuple[ContractionKernel, tuple[DimLike, ...]]:
     """The kernel for a contraction, and the integers that its launch needs, in the order of its ``names``.
 
@@ -412,13 +389,10 @@ def contraction_kernel(
         precision: How float32 is multiplied: "ieee", "tf32" or "tf32x3".
         across: For small products of a large batch: elements are multiplied one by one, not matrices.
         tail: Last elements of the last depth axis that do not count; see :class:`ContractionKernel`.
-        deviation: Of the rows that are stored, f32 and one after the other behind the output.
 
     Raises:
         CompileError: types are not multiplied, or do not agree.
     """
-    if deviation is not None and (across or batch):
-        raise CompileError("there are deviations of the rows of one product only")
     left, right = (f.expr or operand(0, f.dtype) for f in (a, b))
     if left.dtype != right.dtype:
         raise CompileError("A and B are multiplied in one type", expected=left.dtype, found=right.dtype)
@@ -470,7 +444,6 @@ def contraction_kernel(
         precision,
         across,
         tail,
-        deviation,
     )
     limits = [x for w in windows for x in (w.step, w.dilation, w.pad, w.size)]
     return kernel, (*itertools.chain(*sizes), *limits, *numbers)

@@ -25,7 +25,6 @@ from accord.backends.cuda.contraction import (
     FactorPattern,
     accumulator,
 )
-from accord.backends.cuda.deviation_writer import settle, spread
 from accord.backends.cuda.lines import NEXT, WAIT
 from accord.backends.cuda.printer import TYPES, TritonPrinter
 from accord.expr.lang import FLOATS, topological
@@ -57,13 +56,13 @@ _SIDE: Final = {ROWS: "[:, None]", COLUMNS: "[None, :]"}
 
 def module_of(kernel: ContractionKernel) -> str:
     """The module: the function that multiplies, the one that adds parts, and what both do with sums."""
-    names = [*kernel.memory, *kernel.integers]
+    names = [*(f"p{i}" for i in range(len(kernel.patterns))), "work", *kernel.integers]
     constants = [*kernel.sized, *CONSTANTS, *(f"v{i}" for i in range(len(kernel.patterns)))]
     head = ", ".join([*names, *(f"{n}: tl.constexpr" for n in constants)])
     parts = ["import triton\nimport triton.language as tl"]
-    given = f"which, m, m_in, column, {'mean, away, before, ' * kernel.counts}BC: tl.constexpr, {head}"
+    store = f"finish(acc, which, m, m_in, column, BC: tl.constexpr, {head})"
     writers = {
-        f"finish(acc, {given})": Writer.finish,
+        store: Writer.finish,
         f"{kernel.symbol}({head})": Writer.multiply,
         f"{kernel.parts.symbol}({head})": Writer.add_parts,
     }
@@ -479,29 +478,16 @@ class Writer:
 
     def store(self) -> None:
         """Hand on the sums; a part of the columns at a time, if many: what is read beside them takes registers."""
-        if self.k.deviation is not None:
-            self.emit("mean = tl.zeros([BM], tl.float32)")
-            self.emit("away = tl.zeros([BM], tl.float32)")
         with self.indented("if PARTS == 1:"):
-            self.emit(self.finishing("acc", "0", "BN"))
+            self.emit(f"finish(acc, which, m, m_in, column, BN, {self.arguments})")
         with self.indented("else:"):
-            self.halve("acc", "0", 2)
-        if self.k.deviation is not None:
-            self.emit("parts = work + (tl.cast(M, tl.int64) * N * SPLITS if SPLITS > 1 else 0)")
-            settle(self, "BM", "tl.debug_barrier()")
-
-    def finishing(self, acc: str, first: str, width: str) -> str:
-        """The line that stores some columns of a tile, which begin at its ``first``."""
-        if self.k.deviation is None:
-            return f"finish({acc}, which, m, m_in, column + {first}, {width}, {self.arguments})"
-        call = f"finish({acc}, which, m, m_in, column + {first}, mean, away, {first}, {width}, {self.arguments})"
-        return f"mean, away = {call}"
+            self.halve("acc", "column", 2)
 
     def halve(self, acc: str, column: str, parts: int) -> None:
         """Hand on the halves of ``acc``, which begin at ``column``, or their halves."""
         self.emit(f"{acc}0, {acc}1 = tl.split(tl.permute(tl.reshape({acc}, [BM, 2, BN // {parts}]), [0, 2, 1]))")
         for half, first in ((f"{acc}0", column), (f"{acc}1", f"{column} + BN // {parts}")):
-            whole = self.finishing(half, first, f"BN // {parts}")
+            whole = f"finish({half}, which, m, m_in, {first}, BN // {parts}, {self.arguments})"
             if parts == 4:
                 self.emit(whole)
                 continue
@@ -518,13 +504,7 @@ class Writer:
         value = self.finished()
         if not uses_sum(self.k):
             value = f"tl.broadcast_to({value}, [BM, BC])"
-        if self.k.deviation is None:
-            self.keep(value)
-            return
-        self.emit(f"value = ({value}).to({TYPES[self.k.expr.dtype]})")
-        self.keep("value")
-        spread(self, "value")
-        self.emit("return mean, away")
+        self.keep(value)
 
     def finished(self, known: Mapping[int, str] = MappingProxyType({})) -> str:
         """The value of the expression of the sums ``acc``; ``known`` are names of extras that were read before."""

@@ -21,7 +21,6 @@ from typing import Any
 from accord.backends.cuda.code import KernelText, TensorMap
 from accord.backends.cuda.contraction import BATCH, COLUMNS, DEPTH, ROWS, ContractionKernel
 from accord.backends.cuda.contraction_writer import Writer
-from accord.backends.cuda.deviation_writer import settle, spread
 from accord.backends.cuda.lines import NEXT, WAIT
 from accord.backends.cuda.walks import Side, Walk, box_of, order_of, stored_by_copies
 from accord.expr.lang import bits
@@ -125,11 +124,6 @@ class HopperContraction(KernelText):
         """See :class:`~accord.backends.cuda.code.KernelText`."""
         return self.kernel.pointers
 
-    @property
-    def counts(self) -> bool:
-        """See :class:`~accord.backends.cuda.code.KernelText`."""
-        return self.kernel.counts
-
     def maps(self, sizes: Sequence[int], step: int) -> tuple[TensorMap, ...]:
         """How the copy engine walks A, B and perhaps the result, with ``step`` elements of depth at once.
 
@@ -152,7 +146,6 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 load_tile = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_tile = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-barrier = getattr(tl, "barrier", None) or tl.thread_barrier
 
 
 """
@@ -166,7 +159,7 @@ class _Module:
         self.parts = range(len(kernel.widths))
         self.shares = 1 if kernel.turns else kernel.groups  # of A in a step
         self.last = len(self.k.patterns) - 1
-        pointers = self.k.memory
+        pointers = [*(f"p{i}" for i in range(self.last + 1)), "work"]
         b_maps = [f"b{p}_map" for p in self.parts]
         maps = ["a_map", *b_maps, *(["y_map"] if kernel.copied else [])]
         names = [*pointers, *self.k.integers]
@@ -197,9 +190,6 @@ class _Module:
             f"finished(acc{self.given}, which, row, column, {layout}, {self.head})": self.finished,
             f"keep(value, which, row, column, {layout}, {self.head})": self.keep,
         }
-        if self.k.deviation is not None:
-            written[f"spread(value, mean, away, column, before, {layout}, {self.head})"] = self.spread
-            written[f"share(mean, away, row, column, {layout}, {self.head})"] = self.share
         texts = []
         for heading, write in written.items():
             writer = Writer(self.k, self.arguments)
@@ -448,15 +438,9 @@ class _Module:
             if self.h.turns:
                 w.emit("step += steps")
             first_column = 0
-            rows = f"tl.SliceLayout(1, layout{self.h.piece})"
-            if self.k.deviation is not None:
-                for name in ("mean", "away"):
-                    w.emit(f"{name} = tl.zeros([BM], tl.float32, layout={rows})")
             for s, width in zip(sums, self.h.widths, strict=True):
                 self.hand_on(w, s, first_column, width)
                 first_column += width
-            if self.k.deviation is not None:
-                w.emit(f"share(mean, away, row, column, layout{self.h.piece}, {self.arguments})")
         if self.h.copied:
             w.emit("tma.store_wait(0)")
 
@@ -482,9 +466,6 @@ class _Module:
         column = f"column + {first}"
         given = "".join(f", e{i}_{first}" for i in self.early)
         w.emit(f"value = finished({name}{given}, which, row, {column}, layout{width}, {self.arguments})")
-        if self.k.deviation is not None:
-            place = f"{column}, {first}, layout{width}"
-            w.emit(f"mean, away = spread(value, mean, away, {place}, {self.arguments})")
         w.emit(f"piece = y_tiles.index(WHO * {PIECES} + {number % 2})")
         plain = f"piece.reshape([BM, {width}])"
         if not self.h.copied:
@@ -521,23 +502,6 @@ class _Module:
         """Store a part of the results through pointers."""
         self.here(w, "value.shape[0]", "value.shape[1]")
         w.keep("value")
-
-    def spread(self, w: Writer) -> None:
-        """Add a part of the results to what is known of their rows."""
-        w.sizes()
-        w.emit("n = column + tl.arange(0, value.shape[1], layout=tl.SliceLayout(0, layout))")
-        w.emit("n_in = n < N")
-        spread(w, "value")
-        w.emit("return mean, away")
-
-    def share(self, w: Writer) -> None:
-        """Leave what is known of the rows of a tile."""
-        w.sizes()
-        w.emit("across = tl.cdiv(N, BN)")
-        w.emit("m = row + tl.arange(0, BM, layout=tl.SliceLayout(1, layout))")
-        w.emit("m_in = m < M")
-        w.emit("parts = work")
-        settle(w, "BM", "barrier()")
 
     def here(self, w: Writer, rows: str, columns: str) -> None:
         """The rows and columns of a part."""

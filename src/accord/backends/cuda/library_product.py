@@ -197,7 +197,6 @@ def _is_plain(kernel: ContractionKernel) -> bool:
     dtypes = {kernel.a.own.dtype, kernel.b.own.dtype, kernel.product}
     return (
         not special
-        and kernel.deviation is None
         and kernel.a.expr.op == kernel.b.expr.op == "operand"
         and len(dtypes) == 1
         and kernel.product in _MULTIPLIED

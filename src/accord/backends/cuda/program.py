@@ -45,9 +45,7 @@ class _Kernel(Kernel):
         self._shifts = np.array(launch.shifts or [0] * self._pointers, np.int64)
         self._functions: dict[bool, tuple[Any, bool]] = {}
         walks = [n for m in launch.maps for n in (0, *m.shape, *m.strides)]
-        #: Words that are 0 between launches, of this launch alone.
-        self._counters = _zeros(gpu, launch.counters) if code.counts else 0
-        rest = [*([refusal] if code.refuses else []), *([self._counters] if code.counts else []), *walks, *given]
+        rest = [*([refusal] if code.refuses else []), *walks, *given]
         self._count = self._pointers + len(rest)
         order = (*(launch.order or range(self._count)), *range(self._count, self._count + _SCRATCH))
         #: Memory of Triton's own, for this launch alone: several may run at once.
@@ -55,7 +53,7 @@ class _Kernel(Kernel):
         self._values, addresses = argument_array(self._count + _SCRATCH, order)
         for k, n in enumerate(rest):
             self._values[self._pointers + k] = int(n)  # type: ignore[call-overload]
-        self._maps = _Maps(gpu, launch.maps, addresses, self._pointers + code.refuses + code.counts)
+        self._maps = _Maps(gpu, launch.maps, addresses, self._pointers + code.refuses)
         self._addresses = addresses
         self._parameters = ctypes.addressof(addresses)
         self._cells = np.ctypeslib.as_array(self._values)[: self._pointers]
@@ -76,9 +74,8 @@ class _Kernel(Kernel):
         self._gpu.launch(function, self._launch.grid, self._parameters, stream, early=early and waits)
 
     def __del__(self) -> None:
-        for address in (self._scratch, self._counters):
-            if address:
-                self._gpu.free(address)
+        if self._scratch:
+            self._gpu.free(self._scratch)
 
     def _loaded(self, binary: Binary) -> Any:
         if binary.scratch > _SCRATCH:
@@ -89,16 +86,6 @@ class _Kernel(Kernel):
         block = self._launch.block if self._launch.block[0] else (binary.threads, 1, 1)
         shared = binary.shared + self._launch.dynamic
         return self._gpu.function(binary.cubin, binary.name, block, shared, binary.cluster)
-
-
-def _zeros(gpu: Device, count: int) -> int:
-    """The address of new words that are 0."""
-    words = np.zeros(max(count, 1), np.int32)
-    address = gpu.allocate(words.nbytes)
-    with borrowed(gpu) as lanes:
-        gpu.to_device(address, words.ctypes.data, words.nbytes, lanes.origin)
-        gpu.wait(lanes.origin)
-    return address
 
 
 def item_of(gpu: Device, code: KernelText | None, launch: Launch, table: Array, refusal: int) -> Item:

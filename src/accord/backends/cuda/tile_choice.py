@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from accord.backends.cuda import cublas
 from accord.backends.cuda.choices import Choice, Operand, Started
 from accord.backends.cuda.code import CudaLaunch, KernelText
-from accord.backends.cuda.contraction import ContractionKernel, accumulator
+from accord.backends.cuda.contraction import ContractionKernel
 from accord.backends.cuda.driver import device
 from accord.backends.cuda.library_product import LibraryProduct, MatrixProduct, ProductLaunch, product_of
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
@@ -100,15 +100,12 @@ class ContractionChoice(Choice):
     def operands(self) -> tuple[Operand, ...]:
         """See :class:`~accord.backends.cuda.choices.Choice`."""
         counts = self.kernel.reach(self.sizes)
-        types = self.kernel.pointers[: len(counts)]
+        *types, sums = self.kernel.pointers
+        result = len(types) - 1
         found = [
-            Operand(dtype, count, i in self.cold, i == len(counts) - 1, nan=self.product is not None and i == 0)
+            Operand(dtype, count, i in self.cold, i == result, nan=self.product is not None and i == 0)
             for i, (dtype, count) in enumerate(zip(types, counts, strict=True))
         ]
-        if self.kernel.deviation is not None:
-            rows = Operand("f32", self.kernel.problem(self.sizes).m, written=True)
-            found += [rows] * (1 + self.kernel.deviation.mean)
-        sums = accumulator(self.kernel.product)
         return (*found, Operand(sums, max(1, 8 * self.room // bits(sums))))
 
 

@@ -126,12 +126,11 @@ def launches(
     def started(own: Tile, parts: int, *, needed: bool) -> CudaLaunch:
         grid = (-(-p.m // own.m) * -(-p.n // own.n) * p.batch, parts, 1)
         maps: tuple[TensorMap, ...] = ()
-        rows = own.m
         if own.hopper:
             text = _hopper_text(kernel, own, sizes)
             down = -(-rows_of(kernel, sizes, text.rows) // own.m)
             grid = (min(own.hopper, down * -(-p.n // own.n) * p.batch), 1, 1)
-            maps, rows = text.maps(sizes, own.k), text.rows
+            maps = text.maps(sizes, own.k)
             constants = _hopper_constants(text, own, p)
         else:
             constants = _constants(kernel, own, p, tile.splits)
@@ -145,8 +144,7 @@ def launches(
             warps=own.warps,
             stages=own.stages,
         )
-        counters = -(-p.m // own.m) * (own.m // rows) if kernel.counts else 0
-        return replace(made, tasks=made.tasks if needed else 0, maps=maps, counters=counters)
+        return replace(made, tasks=made.tasks if needed else 0, maps=maps)
 
     return started(tile, tile.splits, needed=True), started(_ADDING, 1, needed=tile.splits > 1)
 
@@ -197,13 +195,11 @@ def _constants(kernel: ContractionKernel, tile: Tile, p: Problem, splits: int) -
 
 
 def workspace(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> int:
-    """Bytes of the parts of split sums, and of what is known of rows."""
+    """Bytes of the parts of split sums."""
     p = kernel.problem(sizes)
-    item = bits(accumulator(kernel.product)) // 8
-    parts = tile.splits * p.batch * p.m * p.n * item if tile.splits > 1 else 0
-    if kernel.deviation is None:
-        return parts
-    return parts + 2 * p.m * -(-p.n // (_ADDING.n if tile.splits > 1 else tile.n)) * item
+    if tile.splits == 1:
+        return 0
+    return tile.splits * p.batch * p.m * p.n * bits(accumulator(kernel.product)) // 8
 
 
 # which tiles

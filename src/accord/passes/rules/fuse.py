@@ -68,60 +68,11 @@ class FuseEpilogue(Rule):
         if not isinstance(node.graph, ir.Graph) or not _is_root(node, context):
             return None
         group, why = grown(node, context)
-        behind = _deviations(group, context)
-        if len(group) == 1 and not behind:
+        if len(group) == 1:
             return why
-        outputs: Sequence[ir.Value] = ()
-        if behind:
-            outputs = [group[-1].outputs[0], behind[-1].outputs[0]]
-            outputs += [v for v in escaping([*group, *behind]) if v not in outputs]
-        group += behind
-        return function_patch(group, context, f"with {', '.join(label(n) for n in group[1:])}", outputs, root=node)
+        return function_patch(group, context, f"with {', '.join(label(n) for n in group[1:])}", root=node)
 
 
-def _deviations(group: Sequence[ir.Node], context: RuleContext) -> list[ir.Node]:
-    """The nodes that make inverse deviations of the rows of a group's result, if the device makes them with the rows.
-
-    They end with a Reciprocal; of what is between others read the mean at most.
-    """
-    rows, graph = group[-1].outputs[0], group[0].graph
-    if not isinstance(graph, ir.Graph):
-        return []
-    casts = [u.node for u in rows.uses() if u.node.op_identifier()[:2] == ("", "Cast") and u.node.graph is graph]
-    for first in casts:
-        found = _chain(first, graph, context)
-        made = [] if not found else [v for v in escaping([*group, *found]) if v not in (rows, found[-1].outputs[0])]
-        if not found or not all(v is found[1].outputs[0] and found[1].op_type == "ReduceMean" for v in made):
-            continue
-        others = {u.node for v in (rows, *made) for u in v.uses()} - {*group, *found}
-        place = graph_order(graph, (*(n for n in others if n.graph is graph), found[-1]), context)
-        # the call stands where the last stood
-        late = all(n.graph is graph and place[n] > place[found[-1]] for n in others)
-        if late and context.joins([*group, *found]) is None:
-            return found
-    return []
-
-
-def _chain(first: ir.Node, graph: ir.Graph, context: RuleContext) -> list[ir.Node]:
-    """Nodes from ``first`` to a Reciprocal that read only each other and constants; none if there are no such."""
-    found, inside = [first], set(first.outputs)
-    while found[-1].op_type != "Reciprocal":
-        readers = {u.node for v in inside for u in v.uses()} - set(found)
-        ready = (
-            n
-            for n in readers
-            if n.graph is graph and all(v in inside or context.tensor(v).is_const for v in n.inputs if v is not None)
-        )
-        following = next(ready, None)
-        if following is None or len(found) > _LONGEST:
-            return []
-        found.append(following)
-        inside.update(following.outputs)
-    return found
-
-
-#: Nodes that make deviations, or an operand, at most.
-_LONGEST = 8
 _ROOTS = frozenset(
     "Conv ConvTranspose DeformConv Gemm MatMul ConvInteger QLinearConv MatMulInteger QLinearMatMul "
     "MaxPool AveragePool LpPool Resize".split()
@@ -156,7 +107,7 @@ def grown(node: ir.Node, context: RuleContext) -> tuple[list[ir.Node], Reason | 
         if isinstance(following, Reason):
             why = following
             break
-        group += following
+        group.append(following)
         if len(escaping(group)) == 1:
             found = len(group)
         tip = group[-1].outputs[0]
@@ -165,8 +116,8 @@ def grown(node: ir.Node, context: RuleContext) -> tuple[list[ir.Node], Reason | 
 
 def _following(
     group: Sequence[ir.Node], tip: ir.Value, shape: tuple[object, ...], context: RuleContext
-) -> list[ir.Node] | Reason:
-    """The operators to take in next: one reader, or all of those whose results meet again."""
+) -> ir.Node | Reason:
+    """The operator to take in next."""
     if tip.is_graph_output():
         return Reason(f"'{tip.name}' is an output of the graph")
     inside = {o for n in group for o in n.outputs}
@@ -183,32 +134,7 @@ def _following(
         return Reason(f"{label(first)} ({first.op_type}) is not elementwise")
     if context.tensor(first.outputs[0]).shape != shape:
         return Reason(f"{label(first)} gives another shape")
-    return [*_operand(first, group, shape, context), first]
-
-
-def _operand(
-    reader: ir.Node, group: Sequence[ir.Node], shape: tuple[object, ...], context: RuleContext
-) -> list[ir.Node]:
-    """The elementwise operators that make an operand for ``reader`` alone, where rows are scaled by what is read.
-
-    At most one of the values that they read has as many elements as the result: so no more is read than before.
-    """
-    found: list[ir.Node] = []
-    if not context.scales_rows:
-        return found
-    members = {*group, reader}
-    todo = [v for v in reader.inputs if v is not None and v.producer() not in members]
-    whole = 0
-    while todo:
-        v = todo.pop()
-        maker = v.producer()
-        alone = maker is not None and not v.is_graph_output() and all(u.node in (reader, *found) for u in v.uses())
-        if maker is None or not alone or maker.graph is not reader.graph or not is_elementwise(maker, context):
-            whole += context.tensor(v).shape == shape
-            continue
-        found.insert(0, maker)
-        todo += [i for i in maker.inputs if i is not None]
-    return found if whole <= 1 and len(found) <= _LONGEST else []
+    return first
 
 
 def graph_order(graph: ir.Graph, nodes: Iterable[ir.Node], context: RuleContext) -> dict[ir.Node, int]:

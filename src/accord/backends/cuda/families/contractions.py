@@ -20,7 +20,6 @@ from accord.backends.epilogue import Extra, accumulator, with_sum
 from accord.backends.images import channels_last_arrangement, window_axes
 from accord.backends.products import Product, gemm_of, matmul_of, operands_of, with_bias
 from accord.backends.protocol import Arrangement, Array, Constant, Kernel, NativeKernel, Phase
-from accord.backends.root import RootView
 from accord.backends.view import NodeView
 from accord.errors import CompileError
 from accord.ir import dims as D
@@ -91,12 +90,9 @@ def _product(name: str, view: NodeView, found: Product | Reason) -> NativeKernel
             with_sum(epilogue.expr, accumulator(dtype)),
             epilogue.extras,
             precision=precision_of(view),
-            deviation=view.deviation if isinstance(view, RootView) else None,
         )
     except CompileError as error:
         return Reason(error.message)
-    if kernel.deviation is not None and not D.is_known(dims):
-        return Reason("room for what is known of rows is found for known sizes only")
     return native(f"{name} {dtype}", kernel, dims, found.reads, len(epilogue.extras), weights_of(view), {}, flops)
 
 
@@ -123,14 +119,13 @@ def native(
     if choice is not None:
         scratch = choice.room
         texts = choice.texts(choice.rule)
-    results = 1 if kernel.deviation is None else 2 + kernel.deviation.mean
-    operands = [*range(2 + extras + results), 2 + extras + results if scratch else 2 + extras]
+    operands = [*range(2 + extras), 2 + extras, 3 + extras if scratch else 2 + extras]
     room: DimLike = 0
     phases = []
     if packed is not None:
         packing, image = packed
         room = D.ceildiv(packing.bytes, _LINE) * _LINE
-        operands[0] = 2 + extras + results
+        operands[0] = 3 + extras
         moves, numbers = packing.image_kernel(image)
         launch = functools.partial(pack_launch, moves, exact_hints(numbers))
         phases.append(Phase(moves, (0, operands[0]), numbers, launch))
