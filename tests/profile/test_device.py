@@ -59,6 +59,20 @@ def test_times_are_medians_over_runs_and_the_timeline_is_the_middle_run():
     assert [w.start for w, _ in found.timeline] == [10_000, 20_000, 30_000]
 
 
+def test_a_kernel_that_started_early_has_its_own_time():
+    """What it waits for the one in front of it on its stream is that one's; on another stream it runs beside it."""
+    told = Story()
+    told.run(0, 60_000)
+    told.segment(1_000, 55_000, 0, 1, 2)
+    told.add(call("cuGraphLaunch", 2_000, 6_000, 50))
+    told.add(kernel("k0", 10_000, 18_000, 50, node=11))
+    told.add(kernel("k1", 16_000, 25_000, 50, node=12))
+    told.add(kernel("k2", 12_000, 20_000, 50, node=13, stream=OTHER))
+    found = analysed(told)
+    assert [k.seconds for k in found.kernels] == pytest.approx([8e-6, 7e-6, 8e-6])
+    assert found.busy == pytest.approx(15e-6)
+
+
 def test_a_run_with_other_launches_is_left_out_of_the_medians():
     told = Story()
     for k in range(3):

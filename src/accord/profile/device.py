@@ -424,14 +424,25 @@ def _medians(
     usual = max(forms, key=forms.count, default=())
     alike = [one for one, form in zip(work, forms, strict=True) if form == usual]
     kernels, copies = [], []
-    for same in zip(*alike, strict=True):
-        seconds = statistics.median((w.end - w.start) for w, _ in same) * 1e-9
+    times = zip(*(_own_times([w for w, _ in one]) for one in alike), strict=True)
+    for same, own in zip(zip(*alike, strict=True), times, strict=True):
+        seconds = statistics.median(own) * 1e-9
         first, step = same[0]
         if isinstance(first, Kernel):
             kernels.append(_kernel_time(first, step, seconds, limits))
         elif isinstance(first, Copy):
             copies.append(CopyTime(first.direction, first.pageable, first.nbytes, step, seconds, first.stream))
     return tuple(kernels), tuple(copies)
+
+
+def _own_times(work: Sequence[Work]) -> list[int]:
+    """Nanoseconds of each piece of work, without those in which it waited on its stream, where kernels start early."""
+    times, until = [0] * len(work), dict[int, int]()
+    for i, w in sorted(enumerate(work), key=lambda x: x[1].start):
+        begin = max(w.start, until.get(w.stream, 0))
+        times[i] = max(0, w.end - begin)
+        until[w.stream] = max(w.end, begin)
+    return times
 
 
 def _kernel_time(k: Kernel, step: Key | None, seconds: float, limits: Limits) -> KernelTime:
