@@ -81,8 +81,8 @@ def tool_path(name: str) -> str | None:
 
 
 def _tests(*files: str, workers: int) -> list[str]:
-    given = ["-q", "-o", "addopts=", "-p", "no:cacheprovider", "-n", str(workers), "--timeout", "120"]
-    return [sys.executable, "-m", "pytest", *given, *files]
+    given = ["-q", "-o", "addopts=", "-m", "not slow", "-p", "no:cacheprovider", "-n", str(workers)]
+    return [sys.executable, "-m", "pytest", *given, "--timeout", "120", *files]
 
 
 def _counts(text: str) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _sanitized(tool: str, workers: int) -> Part:
     command += ["--print-limit", "20"] + (["--track-unused-memory", "no"] if tool == "initcheck" else [])
     return Part(
         f"{tool} over the library's kernels",
-        [*command, *_tests("tests/library/test_gpu_kernels.py", workers=workers)],
+        [*command, *_tests("tests/library/test_gpu_kernels.py", "-k", "agrees", workers=workers)],
         300,
         ("pytest", "xdist"),
         _SANITIZER,
