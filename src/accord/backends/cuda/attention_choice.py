@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from accord.backends.cuda.attention import AttentionKernel, Tiles, candidates, geometry
 from accord.backends.cuda.choices import Choice, Operand, Started
-from accord.backends.cuda.code import CudaLaunch
+from accord.backends.cuda.code import EXACT, CudaLaunch, hints_of
 from accord.backends.cuda.hopper import (
     HopperAttention,
     HopperTiles,
@@ -30,7 +29,7 @@ class AttentionChoice(Choice):
     Attributes:
         kernel: The pattern.
         sizes: Values of its ``names``.
-        hints: What is known of these for all sizes, see :class:`~accord.backends.cuda.code.CudaLaunch`.
+        hints: What is known of these for all sizes, see :func:`~accord.backends.cuda.code.exact_hints`.
         rule: The tiles by rule.
     """
 
@@ -66,7 +65,7 @@ class AttentionChoice(Choice):
             shape.grid,
             (shape.grid, 1, 1),
             tuple(shape.constants.items()),
-            (*self.hints, ""),
+            (*map(_loose, self.hints, self.sizes), ""),
             _is_wide(self.sizes),
             shape.warps,
             1,
@@ -120,16 +119,18 @@ def plain_tiles(kernel: AttentionKernel, sizes: Sequence[int]) -> Tiles:
 def plain_launch(kernel: AttentionKernel, tiles: Tiles, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
     """How the Triton text is started."""
     shape = geometry(kernel, tiles, sizes)
-    return CudaLaunch(
-        tuple(sizes),
-        math.prod(shape.grid),
-        (*shape.grid, 1),
-        tuple(shape.constants.items()),
-        hints,
-        _is_wide(sizes),
-        tiles.warps,
-        tiles.stages,
-    )
+    # a constant offset would be added in each step, after all else, and a constant count of few steps unrolls them
+    passed = [n.endswith("_o") or n in ("keys", "m_n") for n in kernel.names]
+    known = (_loose(h, n) if p else h for h, n, p in zip(hints, sizes, passed, strict=True))
+    return CudaLaunch.of(
+        kernel.names, sizes, tuple(known), (*shape.grid, 1), shape.constants,
+        wide=_is_wide(sizes), warps=tiles.warps, stages=tiles.stages,
+    )  # fmt: skip
+
+
+def _loose(hint: str, size: int) -> str:
+    """The hint of an integer that stays a parameter even if it is always the same."""
+    return hints_of([size])[0] if hint == EXACT else hint
 
 
 def _has_hopper(kernel: AttentionKernel, sizes: Sequence[int]) -> bool:

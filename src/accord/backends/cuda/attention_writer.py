@@ -170,7 +170,7 @@ class AttentionWriter:
                 for t, size, (_, _, side) in (("k", k.size, self.sizes[0]), ("v", k.value_size, self.value_sizes[0])):
                     code(
                         f"{t}_tiles = tl.make_tensor_descriptor("
-                        f"{t}_head, [limit, {size}], [{t}_l.to(tl.int64), 1], [BLOCK_K, {side}])"
+                        f"{t}_head, [limit, {size}], [image * 0 + {t}_l, 1], [BLOCK_K, {side}])"
                     )
         if k.mask is not None:
             terms = ["m + m_o"] + [f"image * {self._mask_stride(0)}"] * (k.mask_kinds[0] != "0")
