@@ -19,6 +19,10 @@ from accord.record import record
 
 __all__ = ["AttentionChoice", "attention_choice", "plain_launch", "plain_tiles"]
 
+#: Integers that stay parameters even if they are always the same: constant terms of places in memory would be added in
+#: each step, after all else, and a constant number of few steps is unrolled, which takes registers.
+_PASSED = frozenset({"keys", "m_n", *(f"{t}_o" for t in "qkvym"), *(f"{t}_{a}" for t in "kv" for a in "bh")})
+
 Way: TypeAlias = Tiles | HopperTiles
 
 
@@ -119,11 +123,12 @@ def plain_tiles(kernel: AttentionKernel, sizes: Sequence[int], hints: Sequence[s
 def plain_launch(kernel: AttentionKernel, tiles: Tiles, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
     """How the Triton text is started."""
     shape = geometry(kernel, tiles, sizes, hints)
-    # a constant offset would be added in each step, after all else, and a constant count of few steps unrolls them
-    passed = [n.endswith("_o") or n in ("keys", "m_n") for n in kernel.names]
-    known = (_loose(h, n) if p else h for h, n, p in zip(hints, sizes, passed, strict=True))
+    known = tuple(
+        _loose(hint, size) if name in _PASSED else hint
+        for name, size, hint in zip(kernel.names, sizes, hints, strict=True)
+    )
     return CudaLaunch.of(
-        kernel.names, sizes, tuple(known), (*shape.grid, 1), shape.constants,
+        kernel.names, sizes, known, (*shape.grid, 1), shape.constants,
         wide=_is_wide(sizes), warps=tiles.warps, stages=tiles.stages,
     )  # fmt: skip
 
