@@ -94,9 +94,11 @@ def product(m: int, n: int, k: int, activation: str = "", dtype: str = "f16", *,
     return Problem(name, kernel, tuple(sizes), 2 * m * n * k, shapes, None, activation, residual=residual)
 
 
-def conv(images: int, c: int, size: int, taps: int, m: int, step: int, count: int = 1) -> Problem:
+def conv(
+    images: int, c: int, size: int, taps: int, m: int, step: int, count: int = 1, pad: int | None = None
+) -> Problem:
     """``relu(conv(x, w) + bias)`` of images with channels last and weights [taps, taps, channels, outputs]."""
-    pad = taps // 2
+    pad = taps // 2 if pad is None else pad
     out = (size + 2 * pad - taps) // step + 1
 
     def last(channels: int, side: int) -> Access:
@@ -109,7 +111,7 @@ def conv(images: int, c: int, size: int, taps: int, m: int, step: int, count: in
     )  # fmt: skip
     shapes = ((images, c, size, size), (m, c, taps, taps), (m,), (images, m, out, out))
     flops = 2 * images * out * out * m * c * taps * taps
-    name = f"conv b{images} {c}x{size}x{size} {taps}x{taps}/{step} -> {m}"
+    name = f"conv b{images} {c}x{size}x{size} {taps}x{taps}/{step} -> {m}" + f" pad {pad}" * (pad != taps // 2)
     return Problem(name, kernel, tuple(sizes), flops, shapes, (step, pad), "relu", count)
 
 
@@ -144,6 +146,7 @@ def problems(only: str) -> list[Problem]:
     for images in (1, 32):
         found += resnet50(images)
         found += [conv(images, c, 224, 7, 64, 2, 0) for c in (4, 8)]  # the first with padded channels
+    found += [conv(8, 64, 35, 3, 96, 1, 0, 0), conv(8, 48, 37, 5, 80, 2, 0), conv(3, 24, 30, 3, 40, 3, 0, 2)]
     return [p for p in found if re.search(only, p.name)]
 
 

@@ -6,7 +6,8 @@ Each time is the median over replays of a CUDA graph of 20 launches on rotating 
 the cache; outputs are compared with PyTorch's before anything is timed. Peers that are called one by one, as programs
 without graphs do, have the host's time, with a wait after every 20 calls.
 
-``--only layer_norm deform_conv2d`` measures these operators; ``--ways`` also other tiles of a kernel, those of WAYS.
+``--only layer_norm deform_conv2d`` measures these operators; ``--ways`` also other ways to start a kernel
+(gpu_ways.py).
 """
 
 # ruff: noqa: E731 — a peer or an input is one expression
@@ -18,13 +19,14 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from gpu_timing import median_us
+from gpu_ways import WAYS
 
 from accord import library
 from accord.contract.choose import attributes_of
@@ -34,69 +36,6 @@ from accord.kernels.triton import varied
 
 HALF = torch.float16
 LAUNCHES, REPLAYS = 20, 15
-#: By operator, what a label changes: compile-time parameters of launches that have them, or of one ("function.NAME"),
-#: and what launches are told of the device.
-WAYS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "layer_norm": {
-        "streamed": {"STREAM": True},
-        "2 rows in turn": {"WALK": 2},
-        "4 rows in turn": {"WALK": 4},
-        "4 rows in turn, streamed": {"WALK": 4, "STREAM": True},
-        "16 rows in turn": {"WALK": 16},
-        "2 rows at once": {"ROWS": 2, "num_warps": 2},
-        "2 warps": {"num_warps": 2},
-        "4 warps": {"num_warps": 4},
-        "4 warps, 2 rows in turn": {"num_warps": 4, "WALK": 2},
-        "8 warps": {"num_warps": 8},
-        "8 warps, streamed": {"num_warps": 8, "STREAM": True},
-    },
-    "group_norm": {
-        "32 warps": {"num_warps": 32},
-        "8 warps": {"num_warps": 8},
-        "16384 elements": {"HIGH": 4},
-    },
-    "linear": {
-        "128x256, 3 stages": {"BLOCK_N": 256, "num_stages": 3},
-        "128x256, 4 stages": {"BLOCK_N": 256, "num_stages": 4},
-        "256x128, 3 stages": {"BLOCK_M": 256, "num_stages": 3},
-        "128x128, 4 stages": {"num_stages": 4},
-    },
-    "conv2d": {
-        "4 stages": {"conv2d_last.num_stages": 4},
-        "64 channels": {"conv2d_last.BLOCK_M": 64},
-        "64 pixels": {"conv2d_last.BLOCK_P": 64, "conv2d_last.num_warps": 4},
-        "256 pixels": {"conv2d_last.BLOCK_P": 256},
-        "256 channels": {"conv2d_last.BLOCK_M": 256},
-    },
-    "qkv_attention": {
-        **{
-            f"projection {m}x{n}x{k}, {stages} stages": {
-                "projection.BLOCK_M": m,
-                "projection.BLOCK_N": n,
-                "projection.BLOCK_K": k,
-                "projection.num_stages": stages,
-                "projection.num_warps": 4,
-            }
-            for m, n, k, stages in (
-                (64, 32, 128, 6),
-                (128, 32, 128, 5),
-                (64, 64, 64, 6),
-                (32, 64, 128, 6),
-                (128, 64, 32, 3),
-            )
-        },
-        **{f"{q} queries": {"attention_of_rows.BLOCK_Q": q} for q in (16, 32)},
-        "128 queries": {"attention_of_rows.BLOCK_Q": 128, "attention_of_rows.num_warps": 8},
-        "64 keys": {"attention_of_rows.BLOCK_K": 64},
-    },
-    "deform_conv2d": {
-        "64 pixels": {"BLOCK_P": 64, "WARPS": 4, "num_warps": 4},
-        "128 channels": {"BLOCK_M": 128},
-        "interpolated in halves": {"HALVES": True},
-        **{f"Triton, {n} stages": {"architecture": 80, "BLOCK_M": 256, "deform_conv2d.num_stages": n} for n in (2, 3)},
-        "Triton, 128 channels": {"architecture": 80},
-    },
-}
 
 
 def kernel_call(

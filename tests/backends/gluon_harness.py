@@ -125,7 +125,10 @@ class Barriers:
 
 
 class Descriptor:
-    def __init__(self, base: Pointer, shape: Any, strides: Any, block: Any, layout: Any = None) -> None:
+    def __init__(
+        self, base: Pointer, shape: Any, strides: Any, block: Any, layout: Any = None, steps: Any = ()
+    ) -> None:
+        self.steps = steps or (1,) * len(block)
         self.shape, self.block, self.layout = [int(s) for s in shape], block, layout
         self.dtype = base.data.dtype
         item = base.data.itemsize
@@ -135,9 +138,11 @@ class Descriptor:
     def part(self, place: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """Of the tensor, and of the block."""
         found = []
-        for start, size, whole in zip(map(int, place), self.block, self.shape, strict=True):
-            low, high = min(max(start, 0), whole), min(max(start + size, 0), whole)
-            found.append((slice(low, high), slice(low - start, high - start)))
+        for start, size, whole, step in zip(map(int, place), self.block, self.shape, self.steps, strict=True):
+            inside = [i for i in range(size) if 0 <= start + i * step < whole]
+            low, high = (inside[0], inside[-1] + 1) if inside else (0, 0)
+            ends = (start + low * step, start + (high - 1) * step + 1) if inside else (0, 0)
+            found.append((slice(*ends, step), slice(low, high)))
         a, b = zip(*found, strict=True)
         return a, b
 
@@ -154,9 +159,10 @@ class Product:
             return
         time.sleep(1e-4)
         a = self.a.data if isinstance(self.a, Shared) else np.asarray(self.a)
-        self.found = value(a.astype(np.float32) @ self.b.data.astype(np.float32))
-        if self.use:
-            self.found = self.found + (self.acc.found if isinstance(self.acc, Product) else self.acc)
+        with np.errstate(all="ignore"):  # infinite values are a case too
+            self.found = value(a.astype(np.float32) @ self.b.data.astype(np.float32))
+            if self.use:
+                self.found = self.found + (self.acc.found if isinstance(self.acc, Product) else self.acc)
 
 
 class Machine:

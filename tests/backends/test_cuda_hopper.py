@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
 
-from contraction_harness import Tensor, evaluated, product
+from contraction_harness import Tensor, convolution, evaluated, pack, product
 from disassembly import disassembled
 from gluon_harness import Descriptor, Pointer, run_gluon
 from hypothesis import HealthCheck, given, settings
@@ -21,8 +21,10 @@ from accord.backends.cuda import program
 from accord.backends.cuda.code import Binary, TensorMap, Variant, binary_of
 from accord.backends.cuda.contraction import Factor, contraction_kernel
 from accord.backends.cuda.convolution import Convolution
-from accord.backends.cuda.hopper_contraction import HopperContraction, suits_hopper
+from accord.backends.cuda.hopper_contraction import HopperContraction
+from accord.backends.cuda.packing import packing_of
 from accord.backends.cuda.tiles import Device, Tile, candidates, launches, text_of, workspace
+from accord.backends.cuda.walks import suits_hopper
 from accord.backends.epilogue import Extra, RowDeviation, with_sum
 from accord.errors import CompileError, ExecutionError
 from accord.expr.lang import call, cast, const, operand
@@ -46,7 +48,7 @@ def run(kernel, sizes, tile, tensors, seed=0):
     memories = [t.memory.view(np.int8) if t.memory.dtype == bool else t.memory for t in tensors]
     values = dict(zip([f"p{i}" for i in range(len(tensors))], memories, strict=True))
     for name, m in zip(names, launch.maps, strict=True):
-        values[name] = Descriptor(Pointer(memories[m.operand], m.offset), m.shape, m.strides, m.block)
+        values[name] = Descriptor(Pointer(memories[m.operand], m.offset), m.shape, m.strides, m.block, steps=m.steps)
     values |= {"work": np.full(max(1, workspace(kernel, tile, sizes) // 4), np.nan, np.float32)}
     values |= dict(launch.constants)
     values |= zip(kernel.integers, launch.params, strict=True)
@@ -184,6 +186,82 @@ def test_convolutions_of_one_tap_are_contractions_of_pixels():
     np.testing.assert_allclose(out.values.astype(np.float64), expected, rtol=2e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize("taps", [(7, 7), (3, 5), (5,)])
+def test_images_of_few_channels(taps, tmp_path):
+    """Packed; what lies beside a window may be infinite, and no tap of it counts."""
+    rank, rng = len(taps), np.random.default_rng(len(taps))
+    size, columns = (12,) * rank, 24
+    outs = tuple((n + 2 - t) // 2 + 1 for n, t in zip(size, taps, strict=True))
+    made = Convolution(2, 1, 3, columns, size, outs, taps, (2,) * rank, (1,) * rank, (1,) * rank)
+    packing = packing_of(made, "f16")
+    assert packing is not None
+    order = [0, *range(2, 2 + rank), 1]
+    x, out = (Tensor(rng, "f16", s, order=order) for s in ((2, 3, *size), (2, columns, *outs)))
+    weights = rng.standard_normal((columns, 3, *taps)).astype(np.float16)
+    x.values[..., size[-1] // 2] = np.inf
+    moved, moves = packing.image_kernel(x.access)
+    packed = Tensor(rng, "f16", evaluated(packing.sizes), order=range(2 + rank))
+    pack(tmp_path, moved, evaluated(moves), x, packed)
+    filled = Tensor(rng, "f16", packing.weights(weights).shape, order=range(2 + rank))
+    filled.values[...] = packing.weights(weights)
+    kernel, dims = packing.kernel(out.access, cast(operand(0, "f32"), "f16"))
+    assert kernel.tail
+    run(kernel, evaluated(dims), Tile(64, 24, 32, stages=3, hopper=2), [packed, filled, out])
+    place = ((2,) * rank, (1,) * rank, (1,) * rank, outs, 1)
+    known, wild = np.where(np.isinf(x.values), 0, x.values), np.isinf(x.values)
+    finite = convolution(wild, np.ones_like(weights), *place) == 0
+    assert 0 < finite.sum() < finite.size
+    error = np.abs(out.values.astype(np.float64) - convolution(known, weights, *place))[finite]
+    assert (error <= 2e-3 * convolution(np.abs(known), np.abs(weights), *place)[finite] + 1e-3).all()
+    assert not np.isfinite(out.values[~finite].astype(np.float32)).any()
+
+
+@st.composite
+def images(draw):
+    """A convolution: images, groups, and its axes."""
+    rank = draw(st.integers(1, 3))
+    axes = st.tuples(*[st.integers(2, 9 if rank < 3 else 4)] * rank)
+    outs, taps = draw(axes), draw(st.tuples(*[st.integers(1, 3)] * rank))
+    steps, dilations = (draw(st.tuples(*[st.integers(1, 2)] * rank)) for _ in range(2))
+    pads = draw(st.tuples(*[st.integers(0, 3)] * rank))
+    beyond = draw(st.tuples(*[st.integers(-2, 1)] * rank))
+    numbers = zip(outs, taps, steps, dilations, pads, beyond, strict=True)
+    ins = tuple(max(1, (o - 1) * s + (t - 1) * d + 1 - p + b) for o, t, s, d, p, b in numbers)
+    return draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2])), (ins, outs, taps, steps, dilations, pads)
+
+
+@given(
+    case=images(), channels=st.sampled_from([8, 24]), columns=st.sampled_from([8, 40]), tile=tiles,
+    dtype=st.sampled_from(["f16", "bf16"]), last=st.booleans(), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+@settings(FEW, max_examples=60)
+def test_convolutions(case, channels, columns, tile, dtype, last, seed):
+    """Taps outside of the image, steps, dilations, boxes that reach beyond the result; a bias and a residual."""
+    count, groups, (ins, outs, taps, steps, dilations, pads) = case
+    rank = len(taps)
+    rng, order = np.random.default_rng(seed), [0, *range(2, rank + 2), 1]
+    x = Tensor(rng, dtype, (count, groups * channels, *ins), order=order, gap=8)
+    laid = order if last else [*range(2, rank + 2), 1, 0]
+    w = Tensor(rng, dtype, (groups * columns, channels, *taps), order=laid)
+    shape = (count, groups * columns, *outs)
+    bias = Tensor(rng, "f32", shape, repeated=(0, *range(2, rank + 2)))
+    beside = Tensor(rng, dtype, shape, order=order)
+    out = Tensor(rng, dtype, shape, order=None if seed % 3 == 0 else order)
+    total = operand(0, "f32") + operand(1, "f32") + cast(operand(2, dtype), "f32")
+    kernel, dims = Convolution(count, groups, channels, columns, ins, outs, taps, steps, dilations, pads).kernel(
+        Factor(dtype, x.access), Factor(dtype, w.access), out.access, cast(total, dtype),
+        [Extra("f32", bias.access), Extra(dtype, beside.access)],
+    )  # fmt: skip
+    sizes = evaluated(dims)
+    if not suits_hopper(kernel, sizes):
+        assert 1 in outs or rank + (groups > 1) > 2  # a row axis of one, or more axes than the copy engine walks
+        return
+    run(kernel, sizes, tile, [x, w, bias, beside, out], seed)
+    parameters = (steps, dilations, pads, outs, groups)
+    expected = convolution(x.values, w.values, *parameters) + bias.values + beside.values.astype(np.float64)
+    agrees(out, expected, convolution(abs(x.values), abs(w.values), *parameters))
+
+
 def linear(m, n, k, kind=""):
     """Row-major, with weights as they are stored."""
     total, extras = operand(0, "f32") + cast(operand(1, "f16"), "f32"), [Extra("f16", Access((0, 1)))]
@@ -219,7 +297,24 @@ def residual_stream(m, n, k):
     return kernel, evaluated(dims)
 
 
+def pixels(channels, size, columns, step, pad):
+    """A convolution of 3 by 3 with channels last, with a bias and a residual, and ReLU."""
+    out = (size + 2 * pad - 3) // step + 1
+    x, y = (Access((n * n * c, 1, n * c, c)) for n, c in ((size, channels), (out, columns)))
+    total = operand(0, "f32") + cast(operand(1, "f16"), "f32") + cast(operand(2, "f16"), "f32")
+    kernel, dims = Convolution(
+        32, 1, channels, columns, (size, size), (out, out), (3, 3), (step, step), (1, 1), (pad, pad)
+    ).kernel(
+        Factor("f16", x), Factor("f16", Access((9 * channels, 1, 3 * channels, channels))), y,
+        cast(call("max", total, const(0.0, "f32")), "f16"), [Extra("f16", Access((0, 1, 0, 0))), Extra("f16", y)],
+    )  # fmt: skip
+    return kernel, evaluated(dims)
+
+
 PROBLEMS = {
+    "images": pixels(128, 28, 128, 1, 1),
+    "every second pixel": pixels(256, 28, 256, 2, 1),
+    "taps inside": pixels(64, 35, 96, 1, 0),
     "deviations": residual_stream(6304, 768, 3072),
     "of ONNX": layer(6304, 3072, 768),
     "one wave": linear(4096, 768, 3072, "residual"),
@@ -323,7 +418,7 @@ def test_the_host_describes_operands(monkeypatch):
     one.start(0)
     one.start(0)
     a, *others = gpu.maps
-    assert a[1:] == (1 << 20, "f16", (4096, 3072), [6144], (64, 64), 3)
+    assert a[1:] == (1 << 20, "f16", (4096, 3072), [6144], (64, 64), 3, ())
     assert [m[1] for m in others] == [2 << 20] * (len(others) - 1) + [5 << 20]
     table[0] += 4096
     one.start(0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,7 +15,7 @@ from accord.contract.dtypes import ONNX_TYPES
 from accord.kernels.architectures import ARCHITECTURES, compile_report
 from accord.kernels.bound import bind_kernel, named_sizes, workspace_bytes
 from accord.kernels.device import visible
-from accord.kernels.triton import varied
+from accord.kernels.triton import OPTIONS, function_of, parameters_of, varied
 from library_cases_on_gpu import CALLS, CLOSE, DTYPES, agree, calls, wanted
 
 pytest.importorskip("triton", reason="Triton is not installed (pip install 'accord[cuda]')")
@@ -53,8 +56,10 @@ def test_kernel_agrees_with_the_definition(name, kernel, dtype):
 #: What a measurement may prefer.
 WAYS = [
     ("layer_norm", {"WALK": 2, "STREAM": True}),
-    ("layer_norm", {"WALK": 3, "ROWS": 2, "num_warps": 2}),
-    ("rms_norm", {"WALK": 2, "STREAM": True}),
+    ("layer_norm", {"WALK": 3, "STAGES": 4, "ROWS": 2, "num_warps": 2}),
+    ("rms_norm", {"WALK": 2, "AGAIN": True, "STREAM": True}),
+    *[(name, {"AGAIN": again}) for name in ("layer_norm", "rms_norm") for again in (False, True)],
+    ("group_norm", {"STREAM": True}),
     ("qkv_attention", {"projection.BLOCK_M": 32, "attention_of_rows.BLOCK_Q": 16}),
     ("resize_bilinear", {"TIMES": 3}),
     *[(name, {"WIDE": True}) for name in ("conv2d", "deform_conv2d", "pixel_shuffle", "pixel_unshuffle")],
@@ -65,6 +70,19 @@ WAYS = [
 @pytest.mark.parametrize(("name", "changes"), WAYS)
 def test_kernel_agrees_when_started_in_another_way(name, changes):
     agrees(name, varied(getattr(library, name).contract.kernel("triton"), "varied", changes), "float16")
+
+
+MEASURED = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "gpu_ways.py"))["WAYS"]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_ways_that_are_measured_change_what_there_is(name):
+    changeable = {"architecture", *OPTIONS}
+    for code in getattr(library, name).contract.kernel("triton").code:
+        own = str(code.kernel).partition(":")[2]
+        constants = [p.name for p in parameters_of(function_of(code, name)) if p.is_constexpr]
+        changeable |= {*constants, *(f"{own}.{n}" for n in (*constants, *OPTIONS))}
+    assert {n for changes in MEASURED[name].values() for n in changes} <= changeable
 
 
 def agrees(name, declared, dtype):

@@ -185,6 +185,7 @@ class TensorMap:
         shape: From the outermost axis.
         strides: In elements; the last is 1.
         block: What is copied at once.
+        steps: From one element of a block to the next, along each axis; empty: they are neighbours.
     """
 
     operand: int
@@ -193,6 +194,7 @@ class TensorMap:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     block: tuple[int, ...]
+    steps: tuple[int, ...] = ()
 
     @property
     def type(self) -> str:

@@ -294,19 +294,32 @@ class ContractionKernel(KernelText):
             widths.append(math.gcd(128 // bits(p.dtype), values[f"o{i}"], *strides))
         return Problem(totals[0], totals[1], totals[2], totals[3], sizes[inner_axis], tuple(widths))
 
+    def walk(self, i: int, sizes: Sequence[int]) -> tuple[int, dict[int, tuple[int, ...]]]:
+        """Offset of a pattern's tensor, and for each of its groups the strides along all axes of the group.
+
+        Args:
+            i: Number of the pattern.
+            sizes: Values of :attr:`names`.
+        """
+        pattern, values = self.patterns[i], dict(zip(self.names, sizes, strict=True))
+        names = (f"s{i}_{j}" for j in range(pattern.strides))
+        first, found = list(itertools.accumulate(self.axes, initial=0)), {}
+        for kinds, group in zip(pattern.kinds, self.shares[i], strict=True):
+            extents = sizes[first[group] : first[group + 1]]
+            strides = [0 if k == "0" else 1 if k == "1" else values[next(names)] for k in kinds]
+            while strides and len(strides) < len(extents):  # they are walked as one
+                strides.insert(0, strides[0] * extents[len(extents) - len(strides)])
+            found[group] = tuple(strides)
+        return values[f"o{i}"], found
+
     def reach(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """For each pattern, elements of its memory up to the last one that may be touched."""
-        ends = list(itertools.accumulate(self.axes, initial=0))
-        groups = [sizes[first:last] for first, last in itertools.pairwise(ends)]
-        values = dict(zip(self.names, sizes, strict=True))
-        found = []
-        for i, (pattern, share) in enumerate(zip(self.patterns, self.shares, strict=True)):
-            steps = (values[f"s{i}_{j}"] for j in range(pattern.strides))
-            last = values[f"o{i}"]
-            for kinds, group in zip(pattern.kinds, share, strict=True):
-                extents = groups[group] if len(kinds) == self.axes[group] else (math.prod(groups[group]),)
-                strides = [0 if k == "0" else 1 if k == "1" else next(steps) for k in kinds]
-                last += sum(abs(s) * (n - 1) for s, n in zip(strides, extents, strict=True))
+        first, found = list(itertools.accumulate(self.axes, initial=0)), []
+        for i in range(len(self.patterns)):
+            last, strides = self.walk(i, sizes)
+            for group, steps in strides.items():
+                extents = sizes[first[group] : first[group + 1]]
+                last += sum(abs(s) * (n - 1) for s, n in zip(steps, extents, strict=True))
             found.append(max(last, 0) + 1)
         return tuple(found)
 

@@ -97,6 +97,8 @@ class Writer:
         self.lines = _Lines()
         self.emit = self.lines.append
         self.count = 0
+        #: The coordinates of rows are known.
+        self.placed = False
         ends = [sum(kernel.axes[:g]) for g in range(5)]
         self.axes = [list(range(ends[g], ends[g + 1])) for g in range(4)]
         self.shares = kernel.shares
@@ -153,6 +155,8 @@ class Writer:
 
     def coordinates(self, group: int) -> None:
         """Coordinates from the position in a group."""
+        if group == ROWS and self.placed:
+            return
         rest, axes = _FLAT_NAMES[group], self.axes[group]
         if self.apart(group):
             for axis in axes[:0:-1]:

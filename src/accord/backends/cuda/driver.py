@@ -376,6 +376,7 @@ class Device(Losable):
         strides: Sequence[int],
         box: Sequence[int],
         swizzle: int,
+        steps: Sequence[int] = (),
     ) -> None:
         """Write the 128 bytes with which the bulk copy engine walks a tensor.
 
@@ -387,19 +388,18 @@ class Device(Losable):
             strides: In bytes, of all axes but the last.
             box: What is copied at once.
             swizzle: How it lies in shared memory, as the driver numbers it.
+            steps: From one element of the box to the next, along each axis; empty: they are neighbours.
         """
-        cu = bindings()
-        numbers = [
-            [kind(n) for n in reversed(of)]
-            for kind, of in ((cu.cuuint64_t, shape), (cu.cuuint64_t, strides), (cu.cuuint32_t, box))
-        ]
+        cu, steps = bindings(), steps or (1,) * len(shape)
+        spans = [n * s for n, s in zip(box, steps, strict=True)]
+        kinds = {cu.cuuint64_t: (shape, strides), cu.cuuint32_t: (spans, steps)}
+        numbers = [[kind(n) for n in reversed(of)] for kind, both in kinds.items() for of in both]
         made = self.call(
             "cuTensorMapEncodeTiled",
             getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAPPED[dtype]}"),
             len(shape),
             address,
             *numbers,
-            [cu.cuuint32_t(1)] * len(shape),
             cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             cu.CUtensorMapSwizzle(swizzle),
             cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,

@@ -7,24 +7,27 @@ the tensor cores. A block walks several tiles, so that copies for the next one s
 
 Results pass through shared memory, a part of the columns at a time, and are stored by the copy engine where their rows
 allow it.
+
+Where rows of A are no matrix (images of a convolution), those of a tile are a *box*: so many images, lines and pixels.
+The copy engine reads it once for each tap, moved by the tap, and puts zeros where it lies outside of the image.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from accord.backends.cuda.code import KernelText, TensorMap
 from accord.backends.cuda.contraction import BATCH, COLUMNS, DEPTH, ROWS, ContractionKernel
-from accord.backends.cuda.contraction_writer import Writer, uses_sum
+from accord.backends.cuda.contraction_writer import Writer
 from accord.backends.cuda.deviation_writer import settle, spread
 from accord.backends.cuda.lines import NEXT, WAIT
+from accord.backends.cuda.walks import Side, Walk, box_of, order_of, stored_by_copies
 from accord.expr.lang import bits
 from accord.record import record
 
-__all__ = ["PIECES", "HopperContraction", "has_registers", "shares_of", "suits_hopper"]
+__all__ = ["PIECES", "HopperContraction", "has_registers", "shares_of"]
 
 #: What is compiled in beside the width ``v`` of each pattern; ``BM`` is of the rows of one group of warps.
 _CONSTANTS = ("BM", "BN", "BK", "STAGES", "GROUP", "VM", "VN", "VK")
@@ -34,43 +37,11 @@ _AT_ONCE = 64
 PIECES = 2
 #: Registers of a thread of a group of warps, by their number.
 _REGISTERS = {2: 240, 3: 160}
-#: Axes that the copy engine walks.
-_MOST_AXES = 5
-_CACHE_LINE = 8
 #: Registers of a thread beside its sums with which all that finishes them is read ahead, one piece of it, or a row;
 #: and with which operands of as many elements as there are results are read.
 _FREE, _FREE_ONE, _FREE_ROW, _FREE_ROWS = 140, 100, 48, 64
 #: Operands that are read so far ahead.
 _FEW = 2
-
-
-def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
-    """Whether the kernel exists for a pattern, with values of its integers that the copy engine takes.
-
-    The memory's addresses have to be whole 16 bytes too.
-    """
-    if kernel.product not in ("f16", "bf16") or not kernel.describable or not uses_sum(kernel):
-        return False
-    factors = (kernel.a, kernel.b)
-    if any(f.expr.op != "operand" or len(f.own.kinds[0].replace("0", "")) + 2 > _MOST_AXES for f in factors):
-        return False
-    values = dict(zip(kernel.names, sizes, strict=True))
-    strides = [values[f"s{i}_{j}"] for i, f in enumerate(factors) for j in range(f.own.strides)]
-    whole = all(n % _CACHE_LINE == 0 for n in (*strides, values["o0"], values["o1"]))
-    return whole and min(*strides, *sizes[: sum(kernel.axes)]) > 0
-
-
-def _stored_by_copies(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
-    """Whether the copy engine can store the results."""
-    out, last = kernel.out, len(kernel.patterns) - 1
-    if out.kinds[1:] != ("s", "1") or out.dtype == "bool" or "0" in out.kinds[0]:
-        return False
-    values = dict(zip(kernel.names, sizes, strict=True))
-    numbers = [values[f"s{last}_{j}"] for j in range(out.strides)]
-    item = 128 // bits(out.dtype)
-    return (
-        min(numbers) > 0 and all(n % item == 0 for n in (*numbers, values[f"o{last}"])) and len(out.kinds[0]) + 2 <= 5
-    )
 
 
 def shares_of(rows: int, columns: int, *, turns: bool) -> tuple[int, int, tuple[int, ...]]:
@@ -106,6 +77,7 @@ class HopperContraction(KernelText):
         turns: Each group of warps has a tile of its own.
         copied: The copy engine stores results.
         piece: Columns that are stored at once.
+        box: The rows of a group's tile, along each row axis; empty where rows are a matrix.
     """
 
     kernel: ContractionKernel
@@ -115,6 +87,7 @@ class HopperContraction(KernelText):
     turns: bool
     copied: bool
     piece: int
+    box: tuple[Side, ...] = ()
 
     @staticmethod
     def of(
@@ -137,12 +110,14 @@ class HopperContraction(KernelText):
         most = _AT_ONCE if free >= _FREE_ONE else _AT_ONCE // 2
         while PIECES * groups * rows * piece * bits(kernel.out.dtype) // 8 > spare or rows * piece > 128 * most:
             piece //= 2
-        return HopperContraction(kernel, groups, rows, widths, turns, _stored_by_copies(kernel, sizes), piece)
+        copied, box = stored_by_copies(kernel, sizes), box_of(kernel, sizes, rows)
+        return HopperContraction(kernel, groups, rows, widths, turns, copied, piece, box)
 
     @property
     def symbol(self) -> str:
         """Name by content."""
         text = f"{self.kernel.symbol};{self.groups};{self.rows};{self.widths};{self.turns};{self.copied};{self.piece}"
+        text += f";{self.box}" if self.box else ""
         return f"hopper_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
 
     @property
@@ -234,43 +209,77 @@ class _Module:
 
     # how the copy engine walks tensors
 
-    def order(self, w: Writer, i: int) -> list[int]:
-        """The groups of a tensor's last two axes; those of the last one are neighbours."""
-        groups = [g for g in w.shares[i] if g != BATCH]
-        return groups if w.steps(i, groups[1])[0][1] == "1" else groups[::-1]
-
     def block(self, w: Writer, i: int, extents: Mapping[int, Any]) -> list[Any]:
         """A block of a tensor with so many rows, columns, or elements of depth."""
-        return [1] * len(w.steps(i, BATCH)) + [extents[g] for g in self.order(w, i)]
+        sides: list[Any] = [1] * len(w.steps(i, BATCH))
+        rows = [side.rows for side in self.h.box]
+        if self.h.box and i == 0:
+            return [*sides, *rows, *[1] * len(self.still), extents[DEPTH]]
+        if self.h.box and i == self.last:
+            return [*sides, *rows, extents[COLUMNS]]
+        if self.h.box and len(w.axes[DEPTH]) > 1:
+            sides.append(1)
+        return sides + [extents[g] for g in order_of(self.k, i)]
+
+    @property
+    def still(self) -> list[int]:
+        """Numbers of the depth axes, but the last, that move no rows."""
+        return sorted(set(range(self.k.axes[DEPTH] - 1)) - {side.tap for side in self.h.box})
 
     def maps(self, sizes: Sequence[int], step: int) -> tuple[TensorMap, ...]:
         """In the order of parameters."""
-        w = Writer(self.k, "")
-        values = dict(zip(self.k.names, sizes, strict=True)) | {"1": 1}
-        of = {g: math.prod(values[f"e{a}"] for a in w.axes[g]) for g in (BATCH, ROWS, COLUMNS, DEPTH)}
+        w, boxes = Writer(self.k, ""), bool(self.h.box)
+        of_a = Walk.of_boxes(self.k, sizes) if boxes else Walk.of_matrix(self.k, 0, sizes)
+        of_b = Walk.of_taps(self.k, sizes) if boxes else Walk.of_matrix(self.k, 1, sizes)
+        assert of_a is not None and of_b is not None  # see suits_hopper
 
-        def made(i: int, extents: Mapping[int, int]) -> TensorMap:
-            batch, order = w.steps(i, BATCH), self.order(w, i)
-            shape = [*(of[BATCH] if a < 0 else values[f"e{a}"] for a, _ in batch), *(of[g] for g in order)]
-            names = [*(s for _, s in batch), *(w.steps(i, g)[0][1] for g in order)]
-            dtype, block = self.k.patterns[i].dtype, tuple(self.block(w, i, extents))
-            return TensorMap(i, values[f"o{i}"], dtype, tuple(shape), tuple(values[n] for n in names), block)
+        def made(i: int, walk: Walk, extents: Mapping[int, int]) -> TensorMap:
+            block = tuple(self.block(w, i, extents))
+            return TensorMap(i, walk.offset, self.k.patterns[i].dtype, walk.shape, walk.strides, block, walk.steps)
 
-        return (
-            made(0, {ROWS: self.h.rows, DEPTH: step}),
-            *(made(1, {DEPTH: step, COLUMNS: width}) for width in self.h.widths),
-            *([made(self.last, {ROWS: self.h.rows, COLUMNS: self.h.piece})] if self.h.copied else []),
-        )
+        found = [made(0, of_a, {ROWS: self.h.rows, DEPTH: step})]
+        found += [made(1, of_b, {DEPTH: step, COLUMNS: width}) for width in self.h.widths]
+        if self.h.copied:
+            of_y = Walk.of_matrix(self.k, self.last, sizes, rows=boxes)
+            found.append(made(self.last, of_y, {ROWS: self.h.rows, COLUMNS: self.h.piece}))
+        return tuple(found)
 
-    def place(self, w: Writer, i: int, at: Mapping[int, str]) -> str:
-        """Where a block of a tensor is."""
-        return ", ".join(
-            [*("which" if a < 0 else f"c{a}" for a, _ in w.steps(i, BATCH)), *(at[g] for g in self.order(w, i))]
-        )
+    def place(self, w: Writer, i: int, at: Mapping[int, str], spot: str = "at") -> str:
+        """Where a block of a tensor is.
+
+        Args:
+            w: Writes the function.
+            i: Number of the tensor.
+            at: Where it is in a group.
+            spot: What the names of a box's place begin with.
+        """
+        found = ["which" if a < 0 else f"c{a}" for a, _ in w.steps(i, BATCH)]
+        if self.h.box and i == 0:
+            for axis, side in zip(w.axes[ROWS], self.h.box, strict=True):
+                tap = f" + c{w.axes[DEPTH][side.tap]} * {side.dilation}" if side.tap >= 0 else ""
+                found.append(f"{spot}{axis} * {side.step}{tap} - {side.pad}")
+            found += [f"c{w.axes[DEPTH][n]}" for n in self.still]
+            return ", ".join([*found, at[DEPTH]])
+        if self.h.box and i == self.last:
+            return ", ".join([*found, *(f"{spot}{a}" for a in w.axes[ROWS]), at[COLUMNS]])
+        if self.h.box and len(w.axes[DEPTH]) > 1:
+            found.append("tap")
+        return ", ".join([*found, *(at[g] for g in order_of(self.k, i))])
+
+    def spots(self, w: Writer, row: str, spot: str = "at") -> None:
+        """Where the box with a row begins."""
+        if not self.h.box:
+            return
+        w.emit(f"rest = ({row}) // BM")
+        axes = [(axis, side.rows) for axis, side in zip(w.axes[ROWS], self.h.box, strict=True)]
+        for axis, side in axes[:0:-1]:
+            w.emit(f"{spot}{axis} = rest % tl.cdiv(e{axis}, {side}) * {side}")
+            w.emit(f"rest = rest // tl.cdiv(e{axis}, {side})")
+        w.emit(f"{spot}{axes[0][0]} = rest * {axes[0][1]}")
 
     def seen(self, w: Writer, i: int, tile: str, extents: Mapping[int, str]) -> str:
         """A block of A or of B in shared memory as a matrix."""
-        order = self.order(w, i)
+        order = [ROWS, DEPTH] if self.h.box and i == 0 else order_of(self.k, i)
         turned = ".permute([1, 0])" * (order != [g for g in w.shares[i] if g != BATCH])
         return f"{tile}.reshape([{', '.join(extents[g] for g in order)}]){turned}"
 
@@ -317,8 +326,13 @@ class _Module:
     def sizes(self, w: Writer) -> None:
         """What a walk over tiles needs."""
         w.sizes()
-        w.emit(f"K = e{w.axes[DEPTH][0]} // VK * VK")
-        w.emit("steps = tl.cdiv(K, BK)")
+        *taps, last = w.axes[DEPTH]
+        w.emit(f"K = e{last} // VK * VK")
+        w.emit("blocks = tl.cdiv(K, BK)")
+        w.emit(" * ".join(["steps = blocks", *(f"e{a}" for a in taps)]))
+        if self.h.box:
+            counts = (f"tl.cdiv(e{a}, {side.rows})" for a, side in zip(w.axes[ROWS], self.h.box, strict=True))
+            w.emit(f"M = {' * '.join(counts)} * BM")
         w.emit("products = " + (" * ".join(f"e{a}" for a in w.axes[BATCH]) or "1"))
         w.emit(f"HEIGHT: tl.constexpr = {self.shares} * BM")
         w.emit("tiles = products * tl.cdiv(M, HEIGHT) * tl.cdiv(N, BN)")
@@ -328,9 +342,14 @@ class _Module:
         self.sizes(w)
         copies = []
         for share in range(self.shares):
-            at = self.place(w, 0, {ROWS: f"row + {share} * BM", DEPTH: "start"})
+            at = self.place(w, 0, {ROWS: f"row + {share} * BM", DEPTH: "start"}, f"at{share}_")
             copies.append(("a_map", at, f"a_tiles.index(stage * {self.shares} + {share})"))
-        self.produce(w, "HEIGHT", copies)
+
+        def begin() -> None:
+            for share in range(self.shares):
+                self.spots(w, f"row + {share} * BM", f"at{share}_")
+
+        self.produce(w, "HEIGHT", copies, begin)
         w.emit(NEXT)  # all that this block multiplies is on its way
 
     def produce_b(self, w: Writer) -> None:
@@ -343,22 +362,40 @@ class _Module:
             first += width
         self.produce(w, "BN", copies)
 
-    def produce(self, w: Writer, height: str, copies: Sequence[tuple[str, str, str]]) -> None:
-        """Start ``copies`` (descriptor, place, tile) of each step."""
+    def produce(
+        self, w: Writer, height: str, copies: Sequence[tuple[str, str, str]], begin: Callable[[], None] = lambda: None
+    ) -> None:
+        """Start ``copies`` (descriptor, place, tile) of each step; ``begin`` writes what a tile needs before."""
         w.emit(WAIT)
         w.emit("step = 0")
         with w.indented("for t in range(tl.program_id(0), tiles, tl.num_programs(0)):"):
             w.emit("tile = t")
             w.locate("HEIGHT")
             w.coordinates(BATCH)
+            begin()
             with w.indented("for i in range(steps):"):
                 w.emit("stage = step % STAGES")
                 w.emit("mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)")
                 w.emit(f"mbarrier.expect(full.index(stage), {height} * BK * {bits(self.k.product) // 8})")
-                w.emit("start = i * BK")
+                self.taps(w)
                 for name, at, target in copies:
                     w.emit(f"load_tile({name}, [{at}], full.index(stage), {target})")
                 w.emit("step += 1")
+
+    def taps(self, w: Writer) -> None:
+        """Where a step is along the axes of depth."""
+        *taps, _ = w.axes[DEPTH]
+        if not taps:
+            w.emit("start = i * BK")
+            return
+        w.emit("start = i % blocks * BK")
+        w.emit("tap = i // blocks")
+        rest = "tap"
+        for axis in taps[:0:-1]:
+            w.emit(f"c{axis} = {rest} % e{axis}")
+            w.emit(f"t{axis} = {rest} // e{axis}")
+            rest = f"t{axis}"
+        w.emit(f"c{taps[0]} = {rest}")
 
     def consume(self, w: Writer) -> None:
         """Multiply all steps of the tiles of a group of warps, and store."""
@@ -382,6 +419,8 @@ class _Module:
             w.coordinates(BATCH)
             if not self.h.turns:
                 w.emit("row += WHO * BM")
+            if self.h.copied:
+                self.spots(w, "row")
             for s, width in zip(sums, self.h.widths, strict=True):
                 w.emit(f"{s} = tl.zeros([BM, {width}], tl.float32, layout=layout{width})")
             self.read_ahead(w, range(self.ahead))
@@ -503,7 +542,24 @@ class _Module:
     def here(self, w: Writer, rows: str, columns: str) -> None:
         """The rows and columns of a part."""
         w.sizes()
-        w.emit(f"m = row + tl.arange(0, {rows}, layout=tl.SliceLayout(1, layout))")
         w.emit(f"n = column + tl.arange(0, {columns}, layout=tl.SliceLayout(0, layout))")
-        w.emit("m_in = m < M")
         w.emit("n_in = n < N")
+        w.emit(f"m = tl.arange(0, {rows}, layout=tl.SliceLayout(1, layout))")
+        if self.h.box:
+            self.inside(w)
+        else:
+            w.emit("m = row + m")
+            w.emit("m_in = m < M")
+
+    def inside(self, w: Writer) -> None:
+        """From places ``m`` in a box, coordinates, and the rows that these are."""
+        self.spots(w, "row")
+        axes = [(axis, side.rows) for axis, side in zip(w.axes[ROWS], self.h.box, strict=True)]
+        for axis, side in axes[::-1]:
+            w.emit(f"c{axis} = at{axis} + m % {side}")
+            w.emit(f"m = m // {side}")
+        w.emit(f"m = c{axes[0][0]}")
+        for axis, _ in axes[1:]:
+            w.emit(f"m = m * e{axis} + c{axis}")
+        w.emit("m_in = " + " & ".join(f"(c{a} < e{a})" for a, _ in axes))
+        w.placed = True

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import Final
 
 from accord.backends.cuda.contraction import BATCH, COLUMNS, DEPTH, ROWS, ContractionKernel, Pattern
@@ -155,14 +154,15 @@ def product_of(kernel: ContractionKernel, sizes: tuple[int, ...]) -> MatrixProdu
     finish = _finish_of(kernel) if _is_plain(kernel) and problem.batch * problem.m * problem.n * problem.k else None
     if finish is None:
         return None
-    walks = _walks(kernel, sizes)
+    walks = [kernel.walk(i, sizes) for i in range(len(kernel.patterns))]
     extents = {ROWS: problem.m, COLUMNS: problem.n, DEPTH: problem.k}
     first, second = _order(kernel.out)
     last = len(walks) - 1
 
     def matrix(operand: int, rows: int, columns: int) -> Matrix | None:
         """An operand whose elements along one group of axes follow each other, if they do."""
-        offset, strides = walks[operand]
+        offset, walk = walks[operand]
+        strides = {g: s[-1] if s else 0 for g, s in walk.items()}
         lead = strides[columns] if extents[columns] > 1 else max(strides[columns], extents[rows])
         near = strides[rows] == 1 or extents[rows] == 1
         if not near or lead < extents[rows] or min(offset, strides[BATCH]) < 0:
@@ -211,17 +211,6 @@ def _is_plain(kernel: ContractionKernel) -> bool:
 def _order(out: Pattern) -> tuple[int, int]:
     """The group of axes along which results follow each other, and the other one."""
     return (COLUMNS, ROWS) if out.kinds[2] == "1" else (ROWS, COLUMNS)
-
-
-def _walks(kernel: ContractionKernel, sizes: Sequence[int]) -> list[tuple[int, dict[int, int]]]:
-    """For each pattern its offset, and its stride along each group of axes."""
-    values = dict(zip(kernel.names, sizes, strict=True))
-    found = []
-    for i, (pattern, share) in enumerate(zip(kernel.patterns, kernel.shares, strict=True)):
-        steps = (values[f"s{i}_{j}"] for j in range(pattern.strides))
-        strides = {g: next(steps) if k == "s" else int(k or 0) for g, k in zip(share, pattern.kinds, strict=True)}
-        found.append((values[f"o{i}"], strides))
-    return found
 
 
 @functools.lru_cache(maxsize=4096)

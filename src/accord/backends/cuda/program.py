@@ -164,7 +164,7 @@ class _Maps:
                 )
             if address != self._written[i]:
                 strides = [s * item for s in m.strides[:-1]]
-                self._gpu.write_map(self._places[i], address, m.dtype, m.shape, strides, box, swizzle)
+                self._gpu.write_map(self._places[i], address, m.dtype, m.shape, strides, box, swizzle, m.steps)
                 self._written[i] = address
 
 

@@ -20,8 +20,8 @@ from accord.backends.cuda.hopper_contraction import (
     HopperContraction,
     has_registers,
     shares_of,
-    suits_hopper,
 )
+from accord.backends.cuda.walks import rows_of, suits_hopper
 from accord.errors import CompileError
 from accord.expr.cost import cost_of
 from accord.expr.lang import bits
@@ -129,7 +129,9 @@ def launches(
         rows = own.m
         if own.hopper:
             text = _hopper_text(kernel, own, sizes)
-            grid, maps, rows = (min(own.hopper, grid[0]), 1, 1), text.maps(sizes, own.k), text.rows
+            down = -(-rows_of(kernel, sizes, text.rows) // own.m)
+            grid = (min(own.hopper, down * -(-p.n // own.n) * p.batch), 1, 1)
+            maps, rows = text.maps(sizes, own.k), text.rows
             constants = _hopper_constants(text, own, p)
         else:
             constants = _constants(kernel, own, p, tile.splits)
@@ -257,7 +259,7 @@ def candidates(
         return _across(p, device)[:most]
     found = [(_cycles(kernel, p, device, t), t) for t in _sensible(kernel, p, device, described=described)]
     if device.architecture == 90 and suits_hopper(kernel, sizes):
-        found += [(_hopper_cycles(kernel, p, device, t), t) for t in _hopper_tiles(kernel, p, device)]
+        found += [(_hopper_cycles(kernel, sizes, p, device, t), t) for t in _hopper_tiles(kernel, p, device)]
     ranked = sorted((cycles, i, t) for i, (cycles, t) in enumerate(found))
     shapes: Counter[tuple[int, int, bool, bool]] = Counter()
     first: list[Tile] = []
@@ -393,13 +395,13 @@ def _hopper_tiles(kernel: ContractionKernel, p: Problem, device: Device) -> Iter
         for m, n in shapes:
             if (m > 64 and m >= 2 * p.m) or (n > 64 and n >= 2 * p.n) or not has_registers(kernel, m, n, turns=turns):
                 continue
-            k = 128 // item
+            k = min(128 // item, max(16, _power(p.inner)))
             pieces = PIECES * min(m * 2 if turns else m, 3 * 128) * min(n & -n, 64 // stored) * stored
-            stages = min(8, (_HOPPER_SHARED - pieces) // ((m + n) * k * item))
+            stages = min(8 * 128 // (k * item), (_HOPPER_SHARED - pieces) // ((m + n) * k * item))
             yield Tile(m, n, k, 4, stages, max(1, _BAND // m), hopper=device.processors, turns=turns)
 
 
-def _hopper_cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Tile) -> float:
+def _hopper_cycles(kernel: ContractionKernel, sizes: Sequence[int], p: Problem, device: Device, t: Tile) -> float:
     """As :func:`_cycles`: shared memory has to take each step once and to give it to the matrix units."""
     groups, rows, widths = shares_of(t.m, t.n, turns=t.turns)
     item = bits(kernel.product) // 8
@@ -407,9 +409,10 @@ def _hopper_cycles(kernel: ContractionKernel, p: Problem, device: Device, t: Til
     read = t.m // 64 * sum(64 + width for width in widths) * t.k * item
     busy = max(t.m * t.n * t.k / _PRODUCTS[90], (copied + read) / _SHARED)
     # a step's memory is free again one and a half steps after it was copied
-    a_tile = -(-p.k // t.k) * max(busy, _COPY / (t.stages - 1.5))
+    a_tile = p.outer * -(-p.inner // t.k) * max(busy, _COPY / (t.stages - 1.5))
     finish = rows * t.n / 128 * (_CLOSE + _CLOSE_OPERATION * cost_of(kernel.expr))
-    rounds = -(-(-(-p.m // t.m) * -(-p.n // t.n) * p.batch) // device.processors)
+    down = -(-rows_of(kernel, sizes, rows) // t.m)
+    rounds = -(-(down * -(-p.n // t.n) * p.batch) // device.processors)
     if t.turns:
         total = max(rounds * a_tile, -(-rounds // 2) * (a_tile + finish)) + finish
     else:

@@ -90,12 +90,19 @@ SLIDING_WINDOW = scored(causal=True, window="window")
 PREFIX = scored("prefix", parameter="prefix")
 
 
+def _row_programs(k: Mapping[str, Any], queries: int) -> int:
+    return int(ceildiv(k["S"], queries) * k["B"] * k["heads"])
+
+
 def _of_rows(k: Mapping[str, Any]) -> dict[str, Any]:
     d = k["P"] // (k["heads"] + 2 * k["groups"])
     blocks = _blocks(k, d, d)
     del blocks["BE"]
-    if ITEM[k["T"]] == 2 and ceildiv(k["S"], blocks["BLOCK_Q"]) * k["B"] * k["heads"] < 66:  # on more multiprocessors
-        blocks |= {"BLOCK_Q": 64, "num_warps": 4}
+    if ITEM[k["T"]] == 2:  # on more multiprocessors
+        if _row_programs(k, 16) <= 132:
+            blocks |= {"BLOCK_Q": 16, "num_warps": 4}
+        elif _row_programs(k, blocks["BLOCK_Q"]) < 66:
+            blocks |= {"BLOCK_Q": 64, "num_warps": 4}
     factor = float(k.get("scale") or 1 / math.sqrt(max(1, d)))
     return {**blocks, "D": d, "factor": factor, "CAUSAL": bool(k["causal"]), "POSITIVE": k["scale"] >= 0}
 
@@ -117,7 +124,7 @@ QKV = (
     ),
     TritonCode(
         f"{_JIT}:attention_of_rows",
-        lambda k: (ceildiv(k["S"], k["BLOCK_Q"]) * k["B"] * k["heads"],),
+        lambda k: (_row_programs(k, k["BLOCK_Q"]),),
         _of_rows,
     ),
 )

@@ -95,6 +95,13 @@ def _is_last(k: Mapping[str, Any]) -> bool:
     return bool(k["C"] > 0 and k["C"] // k["groups"] % 16 == 0)
 
 
+def _turned(k: Mapping[str, Any]) -> tuple[int, ...]:
+    """Programs for images and weights: where images are few, so many that none has more than 1024 weights."""
+    across, down = turned(k)
+    weights = ceildiv(k["M"] * (k["C"] // k["groups"]) * k["KH"] * k["KW"], 1024)
+    return max(across, ceildiv(weights, max(1, down))), down
+
+
 def _turn(k: Mapping[str, Any]) -> dict[str, Any]:
     return {"PER": max(1, k["C"] // k["groups"]), "TAPS": k["KH"] * k["KW"], **turn(k)}
 
@@ -102,12 +109,14 @@ def _turn(k: Mapping[str, Any]) -> dict[str, Any]:
 def _conv_last(k: Mapping[str, Any]) -> dict[str, Any]:
     tile = _conv(k)
     del tile["KH"], tile["BLOCK_K"]
+    if ceildiv(_pixels(k), tile["BLOCK_P"]) * ceildiv(k["M"] // k["groups"], tile["BLOCK_M"]) * k["groups"] < 128:
+        tile |= {"BLOCK_P": 64, "num_warps": 4}  # on more multiprocessors
     channels = math.gcd(max(1, tile["PER"]), 16 if ITEM[k["T"]] == 4 else 64)
     return {**tile, "TAPS": k["KH"] * k["KW"], "BLOCK_C": max(16, channels)}
 
 
 CONV = (
-    TritonCode(f"{_JIT}:images_and_weights", lambda k: turned(k) if _is_last(k) and k["N"] else (0,), _turn),
+    TritonCode(f"{_JIT}:images_and_weights", lambda k: _turned(k) if _is_last(k) and k["N"] else (0,), _turn),
     TritonCode(f"{_JIT}:conv2d_last", lambda k: _tiles(k) if _is_last(k) else (0,), _conv_last),
     TritonCode(
         f"{_JIT}:conv2d",
@@ -194,7 +203,7 @@ def _deformable(name: str) -> tuple[TritonCode, ...]:
     return (
         TritonCode(
             f"{_JIT}:{name}",
-            turned,
+            _turned,
             _prepare,
             samples=({"N": 1, "C": 256, "H": 64, "W": 64, "M": 256, "KH": 3, "KW": 3, "padding": 1},),
         ),

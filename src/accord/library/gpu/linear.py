@@ -23,7 +23,9 @@ def tiles(k: Mapping[str, Any], m: int, n: int, depth: int) -> dict[str, Any]:
         high, wide, deep, warps, stages = 128, 128, 64, 8, 3
     elif ceildiv(m, 128) * ceildiv(n, 64) < 128:  # few tiles: smaller ones, and most of their depth on its way at once
         high, wide, warps = 64, 64, 4
-        deep, stages = (128, 6 if k["architecture"] >= 90 else 4) if roomy else (64, 4)
+        deep, stages = 64, 6 if roomy else 4  # short blocks are there sooner
+        if roomy and depth > 1024:
+            deep, stages = 128, 6 if k["architecture"] >= 90 else 4
     else:
         high, wide, deep, warps, stages = 128, 64, 32, 4, 3
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ __all__ = ["CLAUSES", "CUDA_CLAUSES", "GROUP_NORM", "LAYER_NORM", "LAYER_NORM_CU
 _ROWS = "accord.library.gpu.jit.rows"
 #: Elements of the longest row that stays in registers, and of the pieces of longer ones.
 LONGEST, PIECE = 16384, 4096
-_NOTHING: Mapping[str, Any] = {}
+#: Bytes, read and written, of which no cache keeps enough for whoever is next.
+STREAMED = 64 << 20
 _SAMPLES = ({"D": 768}, {"D": 4096}, {"D": 16384}, {"D": 20000})
 
 
@@ -23,6 +24,27 @@ def _short(k: Mapping[str, Any]) -> dict[str, Any]:
     block = power_of_two(k["D"])
     warps = 1 if block <= 1024 else 4 if block <= 8192 else 16
     return {"ROWS": max(1, 256 // block), "BLOCK": block, "num_warps": warps}
+
+
+def _norm(k: Mapping[str, Any]) -> dict[str, Any]:
+    """A thread has 16 elements of a row of 4096, and 32 of longer ones, which are read twice to take fewer registers.
+
+    So a multiprocessor has at work what keeps memory busy: six rows of 4096 elements of two bytes, or five of 8192.
+    """
+    tile = _short(k)
+    block, rows, walk = tile["BLOCK"], k.get("ROWS", tile["ROWS"]), k.get("WALK", 1)
+    if block > 2048:
+        tile["num_warps"] = 8 if block <= 8192 else 16
+    if block > 4096 and k["D"] % 16 == 0:  # elements that are read one by one take more
+        tile["maxnreg"] = 48 if block <= 8192 and ITEM[k["T"]] == 2 else 64
+    return {
+        **tile,
+        "EVEN": k["D"] == block and rows == 1 and k["lead"] % walk == 0,
+        "STREAM": 2 * k["lead"] * k["D"] * ITEM[k["T"]] >= STREAMED,
+        "AGAIN": block > 4096,
+        "WALK": walk,
+        "STAGES": 1,
+    }
 
 
 def _long(k: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,18 +59,17 @@ def _long_rows(k: Mapping[str, Any]) -> tuple[int, ...]:
     return (k["lead"] if k["D"] > LONGEST else 0,)
 
 
-def _either(name: str, short: Mapping[str, Any] = _NOTHING, **meta: Any) -> tuple[TritonCode, ...]:
+def _either(name: str, short: Callable[[Mapping[str, Any]], dict[str, Any]], **meta: Any) -> tuple[TritonCode, ...]:
     """Launches for short and for long rows; the one that is not for a call has an empty grid."""
     return (
-        TritonCode(f"{_ROWS}:{name}", _rows, lambda k: {**_short(k), **short, **meta}, samples=_SAMPLES),
+        TritonCode(f"{_ROWS}:{name}", _rows, lambda k: {**short(k), **meta}, samples=_SAMPLES),
         TritonCode(f"{_ROWS}:{name}_long", _long_rows, lambda k: {**_long(k), **meta}),
     )
 
 
-_ONCE = {"WALK": 1, "STREAM": False}
-LAYER_NORM = _either("layer_norm", _ONCE, CENTRED=True)
-RMS_NORM = _either("layer_norm", _ONCE, CENTRED=False, bias=None)
-SOFTMAX = _either("softmax")
+LAYER_NORM = _either("layer_norm", _norm, CENTRED=True)
+RMS_NORM = _either("layer_norm", _norm, CENTRED=False, bias=None)
+SOFTMAX = _either("softmax", _short)
 
 
 def _group(k: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,13 +77,14 @@ def _group(k: Mapping[str, Any]) -> dict[str, Any]:
     plane = max(1, k["H"] * k["W"])
     length = max(1, k["C"] // k["groups"] * plane)
     large = length * ITEM[k["T"]] >= 64 << 10
-    block = min(8192 if large else 4096, power_of_two(length))
+    block = min(16384 if large else 4096, power_of_two(length))
     wide = min(block, plane & -plane)
     return {
         "PLANE": plane,
         "LENGTH": length,
         "HIGH": block // wide,
         "WIDE": wide,
+        "STREAM": False,
         "num_warps": 16 if large else 4 if length <= 4096 else 8,
     }
 

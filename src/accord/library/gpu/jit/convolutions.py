@@ -105,16 +105,21 @@ def _images_and_weights(
     x, weight, workspace, N, C, M, PLANE, PER: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
     """Images and weights of :func:`_parts`; a program has ``BLOCK`` channels of as many pixels."""
-    weights = tl.cast(M, tl.int64) * PER * TAPS
-    images, target, _ = _parts(workspace, x.dtype.element_ty, tl.cast(N, tl.int64) * PLANE, C, weights)
+    channels = tl.cast(M, tl.int64) * PER
+    images, target, _ = _parts(workspace, x.dtype.element_ty, tl.cast(N, tl.int64) * PLANE, C, channels * TAPS)
     turned(x, images, N, C, PLANE, BLOCK, WIDE)
+    # all taps of some channels at once: what they are read of lies together
+    HIGH: tl.constexpr = 1 if TAPS == 1 else 4 if TAPS <= 4 else 16
+    LONG: tl.constexpr = 1024 // HIGH
+    PIECES: tl.constexpr = (TAPS + HIGH - 1) // HIGH
     programs = tl.num_programs(0) * tl.num_programs(1)
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-    for start in range(program.to(tl.int64) * BLOCK, weights, programs * BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        tap, channel = at // PER % TAPS, at % PER
-        w = tl.load(weight + at // (PER * TAPS) * (PER * TAPS) + channel * TAPS + tap, mask=at < weights, other=0)
-        tl.store(target + at, w, mask=at < weights)
+    for piece in range(program.to(tl.int64), tl.cdiv(channels, LONG) * PIECES, programs):
+        tap = piece % PIECES * HIGH + tl.arange(0, HIGH)[:, None]
+        channel = piece // PIECES * LONG + tl.arange(0, LONG)[None, :]
+        inside = (tap < TAPS) & (channel < channels)
+        w = tl.load(weight + channel * TAPS + tap, mask=inside, other=0)
+        tl.store(target + (channel // PER * TAPS + tap) * PER + channel % PER, w, mask=inside)
 
 
 @triton.jit
@@ -138,17 +143,19 @@ def conv2d_last(
     group, m, own = _channels(M, groups, BLOCK_M)
     image, place, real = _pixels(N, AREA, BLOCK_P, WIDE)
     top, left = place // OW * stride - padding, place % OW * stride - padding
-    first = image * H * W
-    c = tl.arange(0, BLOCK_C)
+    # what differs from place to place is here, what differs from step to step is one number in the loop
+    corner = images + (image * H * W + top * W + left) * C
     w_row = weight + (group * own + m % own).to(tl.int64)[None, :] * (TAPS * PER)
+    c = tl.arange(0, BLOCK_C)
     total = tl.zeros([BLOCK_P, BLOCK_M], tl.float32)
     for step in range(PER // BLOCK_C * TAPS):
-        tap, channel = step % TAPS, step // TAPS * BLOCK_C + c
-        y, z = top + tap // KW * dilation, left + tap % KW * dilation
+        tap, channel = step % TAPS, step // TAPS * BLOCK_C
+        down, right = tap // KW * dilation, tap % KW * dilation
+        y, z = top + down, left + right
         inside = (y >= 0) & (y < H) & (z >= 0) & (z < W) & real
-        at = (first + y * W + z) * C
-        a = tl.load(images + (at[:, None] + (group * PER + channel)[None, :]), mask=inside[:, None], other=0)
-        b = tl.load(w_row + tap * PER + channel[:, None])
+        at = (tl.cast(down, tl.int64) * W + right) * C + group * PER + channel
+        a = tl.load(corner[:, None] + (at + c)[None, :], mask=inside[:, None], other=0)
+        b = tl.load(w_row + (tap * PER + channel + c)[:, None])
         total = tl.dot(a, b, total, input_precision=PRECISION)
     channel = group * own + m
     if bias is not None:

@@ -12,49 +12,59 @@ import triton.language as tl
 
 
 @triton.jit
-def _scaled(z, weight, bias, at, inside):
-    """``z * weight + bias``, either of which may be absent."""
-    if weight is not None:
-        z = z * tl.load(weight + at, mask=inside, other=0).to(tl.float32)
-    if bias is not None:
-        z = z + tl.load(bias + at, mask=inside, other=0).to(tl.float32)
-    return z
+def _parameters(p, at, inside):
+    """What belongs to the elements of a row, from memory unless it is here already."""
+    return (tl.load(p + at, mask=inside) if p.dtype.is_ptr() else p).to(tl.float32)
 
 
 @triton.jit
-def _row(x, row, at, lead, D, STREAM: tl.constexpr):
-    """Elements of rows; ``STREAM``: nobody reads them again soon."""
-    policy: tl.constexpr = "evict_first" if STREAM else ""
-    return tl.load(x + row * D + at, mask=(at < D) & (row < lead), other=0, eviction_policy=policy)
+def _scaled(z, weight, bias, at, inside):
+    """``z * weight + bias``, either of which may be absent."""
+    if weight is not None:
+        z = z * _parameters(weight, at, inside)
+    if bias is not None:
+        z = z + _parameters(bias, at, inside)
+    return z
 
 
 @triton.jit
 def layer_norm(
     x, weight, bias, output, lead, D, eps, epilogue: tl.constexpr, extras, CENTRED: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, WALK: tl.constexpr, STREAM: tl.constexpr,
+    BLOCK: tl.constexpr, EVEN: tl.constexpr, STREAM: tl.constexpr, AGAIN: tl.constexpr, WALK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """LayerNorm, or RMSNorm where nothing is centred, of rows of up to ``BLOCK`` elements.
 
-    A program has ``ROWS`` rows at once, ``WALK`` times; the next ones are on their way while these are normalised.
+    A program has ``ROWS`` rows at once, ``WALK`` times, and the next ``STAGES - 1`` are on their way to shared memory
+    meanwhile. ``EVEN``: nothing is outside. ``STREAM``: nobody reads soon what is read and written here. ``AGAIN``: a
+    row is read a second time, from the first cache, for its result, and takes no registers until then.
     """
     at = tl.arange(0, BLOCK)[None, :]
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    first = tl.program_id(0).to(tl.int64) * ROWS
     step = tl.num_programs(0).to(tl.int64) * ROWS
-    ahead = _row(x, row, at, lead, D, STREAM)
-    for _ in range(WALK):
-        z = ahead.to(tl.float32)
-        if WALK > 1:
-            ahead = _row(x, row + step, at, lead, D, STREAM)
-        inside = (at < D) & (row < lead)
+    last: tl.constexpr = "evict_first" if STREAM else ""
+    modifier: tl.constexpr = ".cs" if STREAM else ""
+    if WALK > 1:  # the same for all of them
+        if weight is not None:
+            weight = tl.load(weight + at, mask=None if EVEN else at < D)
+        if bias is not None:
+            bias = tl.load(bias + at, mask=None if EVEN else at < D)
+    for turn in tl.range(WALK, num_stages=STAGES):
+        row = first + turn * step + tl.arange(0, ROWS)[:, None]
+        inside = None if EVEN else (at < D) & (row < lead)
+        own = tl.load(x + row * D + at, mask=inside, other=None if EVEN else 0, eviction_policy="" if AGAIN else last)
+        z = own.to(tl.float32)
+        mean = 0.0
         if CENTRED:
-            z = tl.where(inside, z - (tl.sum(z, 1) / D)[:, None], 0.0)
-        z = z * (1.0 / tl.sqrt_rn(tl.sum(z * z, 1) / D + eps))[:, None]
-        z = _scaled(z, weight, bias, at, at < D)
+            mean = (tl.sum(z, 1) / D)[:, None]
+            z = z - mean if EVEN else tl.where(inside, z - mean, 0.0)
+        scale = (1.0 / tl.sqrt_rn(tl.sum(z * z, 1) / D + eps))[:, None]
+        if AGAIN:
+            z = tl.load(x + row * D + at, mask=inside, eviction_policy="evict_first").to(tl.float32) - mean
+        z = _scaled(z * scale, weight, bias, at, None if EVEN else at < D)
         if epilogue is not None:
-            z = epilogue(z, row * D + at, inside, extras)
-        modifier: tl.constexpr = ".cs" if STREAM else ""
+            z = epilogue(z, row * D + at, at < D if EVEN else inside, extras)
         tl.store(output + row * D + at, z.to(output.dtype.element_ty), mask=inside, cache_modifier=modifier)
-        row += step
 
 
 @triton.jit
@@ -90,14 +100,16 @@ def layer_norm_long(
 @triton.jit
 def group_norm(
     x, weight, bias, output, C, groups, eps, epilogue: tl.constexpr, extras, PLANE: tl.constexpr, LENGTH: tl.constexpr,
-    HIGH: tl.constexpr, WIDE: tl.constexpr,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
     """A program normalises the ``LENGTH`` elements of a group of an image; a channel has ``PLANE`` of them.
 
     It has ``HIGH`` times ``WIDE`` at once, and ``WIDE`` divides ``PLANE``. Each place of these has a mean and a spread
     of its own (Welford, 1962), which are joined at the end; the result is made from the last elements to the first,
-    because the last are still in the cache.
+    because the last are still in the cache. ``STREAM``: nobody reads soon what is read last and written here.
     """
+    last: tl.constexpr = "evict_first" if STREAM else ""
+    modifier: tl.constexpr = ".cs" if STREAM else ""
     BLOCK: tl.constexpr = HIGH * WIDE
     EVEN: tl.constexpr = LENGTH % BLOCK == 0
     program = tl.program_id(0)
@@ -122,12 +134,12 @@ def group_norm(
     for back in range((LENGTH + BLOCK - 1) // BLOCK):
         start = ((LENGTH + BLOCK - 1) // BLOCK - 1 - back) * BLOCK
         inside = start + at < LENGTH
-        z = tl.load(x + first + start + at, mask=None if EVEN else inside).to(tl.float32)
+        z = tl.load(x + first + start + at, mask=None if EVEN else inside, eviction_policy=last).to(tl.float32)
         own = (start + part) // PLANE
         z = _scaled((z - whole) * scale, weight, bias, (channel + own)[:, None], (start + part < LENGTH)[:, None])
         if epilogue is not None:
             z = epilogue(z, first + start + at, inside, extras)
-        tl.store(output + first + start + at, z.to(output.dtype.element_ty), mask=inside)
+        tl.store(output + first + start + at, z.to(output.dtype.element_ty), mask=inside, cache_modifier=modifier)
 
 
 @triton.jit
