@@ -10,12 +10,15 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
 
+from disassembly import disassembled
 from gluon_harness import run_gluon
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from triton_harness import NUMPY, compiled, function_of, memory
 
 from accord.backends.cuda.attention import JoiningKernel, Tiles, attention_kernel, candidates, geometry, splits
+from accord.backends.cuda.attention_choice import plain_launch
+from accord.backends.cuda.code import Variant, binary_of, exact_hints, hints_of
 from accord.backends.cuda.hopper import HopperAttention, HopperTiles, hopper_candidates, hopper_geometry, suits_hopper
 from accord.backends.heads import Features, Heads
 from accord.errors import CompileError
@@ -55,15 +58,19 @@ class Case:
             "v": self._tensor(c["groups"], c["keys"], c["value_size"]),
             "y": self._tensor(self.heads, c["length"], c["value_size"]),
         }
-        self.tensors["y"][0][:] = 7
+        for name, (data, _) in self.tensors.items():  # what is between and behind the rows
+            inside = self.read(name).copy()
+            data[:] = 7 if name == "y" else np.nan
+            self.read(name)[:] = 7 if name == "y" else inside
         self.mask = self._mask()
         self.valid = self.rng.integers(0, c["keys"] + 2, c["images"]) if c["valid"] else None
 
     def _tensor(self, count: int, length: int, size: int) -> tuple[Array, Access]:
-        """Heads after each other, or rows of all heads with something else between them."""
+        """Heads after each other, or rows of all heads; something else is between rows, and behind the last."""
         images, dtype = self.c["images"], NUMPY[self.c["dtype"]]
         row = count * size + 3 if self.c["rows"] else size
-        strides = (length * row, size, row, 1) if self.c["rows"] else (count * length * size, length * size, size, 1)
+        whole = length + self.c.get("behind", 0)
+        strides = (whole * row, size, row, 1) if self.c["rows"] else (count * whole * size, whole * size, size, 1)
         block = self.rng.standard_normal(images * strides[0] + 2)
         return block.astype(dtype), Access(strides, 2)
 
@@ -140,11 +147,12 @@ class Case:
         total = p.sum(3, keepdims=True)
         return p @ v / np.where(total == 0, 1, total)
 
-    def run(self, folder, tiles: Tiles) -> Array:
+    def run(self, folder, tiles: Tiles, *, fixed: bool = True) -> Array:
+        """What the kernel makes of them; ``fixed``: sizes are always the same."""
         c = self.c
         heads = [Heads(c["dtype"], access) for _, access in self.tensors.values()]
         kernel, dims = attention_kernel(*heads, self.sizes(), self.features, split=c["split"])
-        shape = geometry(kernel, tiles, dims)
+        shape = geometry(kernel, tiles, dims, None if fixed else hints_of(dims))
         sums, stats = (np.full(n + 1, np.nan, np.float32) for n in shape.workspace)
         arrays = {n: data for n, (data, _) in self.tensors.items()} | {"sums": sums, "stats": stats}
         if self.mask is not None:
@@ -204,6 +212,27 @@ def test_attention(folder, c, seed, tiles):
     case.tensors["y"][0][:] = data
     case.read("y")[:] = 0
     np.testing.assert_array_equal(after, case.tensors["y"][0])
+
+
+TAILED = {"valid": False, "causal": False, "left": -1, "right": -1, "split": False, "behind": 40}
+
+
+@SETTINGS
+@given(
+    c=cases().map(lambda c: c | TAILED), length=st.sampled_from([17, 33, 40, 70]),
+    keys=st.one_of(st.sampled_from([32, 64, 96]), st.integers(30, 100)),
+    seed=st.integers(0, 2**32 - 1), fixed=st.booleans(),
+    tiles=st.builds(Tiles, st.sampled_from([16, 32]), st.sampled_from([16, 32, 64]), st.just(4), st.just(2),
+                    ahead=st.booleans(), short=st.booleans()),
+)  # fmt: skip
+def test_tails(folder, c, length, keys, seed, fixed, tiles):
+    """What is left of queries and keys, in smaller blocks; there are NaNs behind."""
+    case = Case(c | {"length": length, "keys": keys}, seed)
+    near = TOLERANCE[c["dtype"]]
+    got = case.run(folder, tiles, fixed=fixed).astype(np.float64)
+    np.testing.assert_allclose(got, case.expected(), rtol=near, atol=near)
+    case.read("y")[:] = 7
+    assert (case.tensors["y"][0] == 7).all()  # nothing else was written
 
 
 @st.composite
@@ -284,6 +313,8 @@ def values_of(*kernels, dims):
 
 COMPILED = {
     "f16": ("f16", sizes_of(4096, 4096, 16, 16, 128), {}),
+    "f16, tails": ("f16", sizes_of(197, 197, 192, 192, 64), {}),
+    "f32, tails": ("f32", sizes_of(197, 197, 12, 12, 64), {"mask": "f32"}),
     "f16, causal": ("f16", sizes_of(4096, 4096, 16, 4, 128), {"causal": True}),
     "bf16, 64": ("bf16", sizes_of(128, 128, 12, 12, 64), {"mask": "bf16"}),
     "f16, 80": ("f16", sizes_of(1024, 77, 8, 8, 80), {"mask": "bool"}),
@@ -328,6 +359,60 @@ def test_hoppers_kernel_compiles(folder, name):
         assert made.threads == 384
         assert over_limits(ARCHITECTURES["sm_90"], made.resources, made.shared, made.threads)[0] == []
         assert made.resources.stack <= 256
+
+
+@pytest.mark.parametrize("way", range(4))
+def test_tails_cost_no_block_of_a_multiprocessor(tmp_path, way):
+    """Products of matrices are not serialised, either: the assembler would wait for each of them."""
+    dtype, sizes, features = COMPILED["f16, tails"]
+    kernel, dims = plain(dtype, sizes, **features)
+    tiles = candidates(kernel, 90, dims)[way]
+    assert tiles.short
+    launch = plain_launch(kernel, tiles, exact_hints(dims), dims)
+    constants = dict(launch.constants)
+    assert (constants["TAIL"], constants["SHORT"]) == (16, 16)
+    made = binary_of(Variant.of(kernel, launch, aligned=True), 90)
+    assert made.registers <= 128
+    assert (4 if way == 0 else 3) * (made.shared + 1024) <= 228 << 10
+    code = "\n".join(disassembled(made.cubin, tmp_path))
+    assert code.count("HGMMA") > 2 * code.count("WARPGROUP.DEPBAR")
+
+
+def test_tails_are_of_what_is_always_the_same():
+    """Sizes that vary take no further machine code; blocks that are whole or alone are as they are."""
+    kernel, dims = plain("f16", sizes_of(197, 197, 12, 12, 64))
+    number = {n: i for i, n in enumerate(kernel.names)}
+    every = exact_hints(dims)
+
+    def loose(*names):
+        return tuple("" if n in names else h for n, h in zip(kernel.names, every, strict=True))
+
+    def sized(length, keys):
+        return plain("f16", sizes_of(length, keys, 12, 12, 64))[1]
+
+    def tails(dims, hints):
+        g = geometry(kernel, Tiles(64, 64, 4, 3, short=True), dims, hints).constants
+        return g["TAIL"], g["SHORT"]
+
+    assert tails(dims, every) == (16, 16)
+    assert tails(dims, loose("keys")) == (64, 16)
+    assert tails(dims, loose("length")) == (16, 0)
+    assert dims[number["keys"]] == 197
+    assert [tails(sized(n, n), every) for n in (50, 128, 257, 1500, 190)] == [
+        (64, 0), (0, 0), (16, 16), (32, 32), (64, 0),
+    ]  # fmt: skip
+    varying = loose("images", "length", "keys", *(n for n in kernel.names if n.endswith(("_b", "_h"))))
+    found = {
+        (*geometry(kernel, t, d, varying).constants.items(), t.warps, t.stages)
+        for d in (sized(n, n) for n in (65, 128, 197, 577, 1000))
+        for t in candidates(kernel, 90, d, varying)[:1]
+    }
+    assert len(found) == 1
+    few = plain("f16", sizes_of(128, 128, 12, 12, 64))[1]
+    assert not any(t.ahead or t.short for t in candidates(kernel, 90, few))
+    for features in ({"causal": True}, {"left": 9}, {"right": 9}, {"valid": 1}, {"split": True}):
+        other, dims = plain("f16", sizes_of(197, 197, 12, 12, 64), **features)
+        assert geometry(other, Tiles(64, 64, 4, 3), dims).constants["TAIL"] == 64
 
 
 def test_what_the_kernels_are_not_for():

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import accord
+from accord.backends.cuda.code import Variant
 from builders import model, node
+from emulated_gpu import EmulatedKernel
 
 F = np.float32
 
@@ -33,6 +35,32 @@ def test_few_queries_and_many_keys(gpu):
     shapes = {"q": (F, [1, 4, 3, 16]), "k": (F, [1, 2, 700, 16]), "v": (F, [1, 2, 700, 16])}
     check([node("Attention", ["q", "k", "v"], ["y"])], shapes)
     assert any(name.endswith("_joined") for name in gpu.started)
+
+
+@pytest.mark.parametrize("mask", [[], [2, 1, 1, 70], [70, 70]])
+def test_what_is_left_of_queries_and_keys(gpu, mask):
+    """Sizes are known: they are compiled in, and smaller blocks are for what is left."""
+    shapes = {"q": (F, [2, 70, 32]), "k": (F, [2, 70, 32]), "v": (F, [2, 70, 32])} | ({"m": (F, mask)} if mask else {})
+    nodes = [node("Attention", list(shapes), ["y"], q_num_heads=2, kv_num_heads=2)]
+    check(nodes, shapes)
+
+
+def test_new_sizes_take_no_further_machine_code(gpu, monkeypatch):
+    seen = []
+    begin = EmulatedKernel.__init__
+
+    def record(self, gpu, code, launch, *rest):
+        seen.append(Variant.of(code, launch, aligned=True))
+        begin(self, gpu, code, launch, *rest)
+
+    monkeypatch.setattr(EmulatedKernel, "__init__", record)
+    m = model(
+        [node("Attention", ["x", "x", "x"], ["y"], q_num_heads=2, kv_num_heads=2)], {"x": (F, ["b", "n", 32])}, ["y"]
+    )
+    far = accord.load(m, device="cuda", tuning="off")
+    for b, n in ((2, 70), (2, 97), (3, 128), (5, 193)):
+        far(np.zeros((b, n, 32), F))
+    assert len(seen) >= 4 and len(set(seen)) == 1
 
 
 def test_keys_of_the_past(gpu):

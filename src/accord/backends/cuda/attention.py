@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from accord.backends.cuda.code import KernelText
+from accord.backends.cuda.code import EXACT, KernelText, exact_hints
 from accord.backends.cuda.lines import ceildiv, power_of_two
 from accord.backends.heads import Features, Heads
 from accord.errors import CompileError
@@ -37,6 +38,8 @@ _FAR = 1 << 30
 _LEAST = 16
 #: Rows of partial results that a program of the second kernel joins.
 JOINED = 16
+#: A smaller block for the last queries has to save this part of all work.
+_WORTH = 20
 #: Keys that are worth a program of their own, and programs to aim at.
 _PART, _PROGRAMS = 256, 264
 
@@ -126,6 +129,11 @@ class AttentionKernel(KernelText):
             n for n, present in (("left", self.left), ("right", self.right), ("valid_step", self.valid)) if present
         ]
         return ("images", "heads", "groups", "length", "keys", *strides, "offset", *windows)
+
+    @property
+    def tailed(self) -> bool:
+        """Whether every program walks all keys, so that only those behind the last whole block are apart."""
+        return not (self.causal or self.left or self.right or self.valid or self.split)
 
     @property
     def fast(self) -> bool:
@@ -256,6 +264,9 @@ class Tiles:
         warps: Of a program.
         stages: Steps whose keys and values are on their way at once.
         descriptors: Keys and values come through the bulk copy engine: their strides have to be whole 16 bytes.
+        ahead: Keys behind the last whole block are walked before all others, where they are always as many and fit in a
+            smaller block.
+        short: The last queries of a head are a smaller block where they are few, and always as many.
     """
 
     rows: int
@@ -263,6 +274,8 @@ class Tiles:
     warps: int
     stages: int
     descriptors: bool = False
+    ahead: bool = False
+    short: bool = False
 
 
 @record
@@ -282,13 +295,31 @@ class Geometry:
     workspace: tuple[int, int]
 
 
-def geometry(kernel: AttentionKernel, tiles: Tiles, sizes: Sequence[int]) -> Geometry:
-    """The launch for values of the kernel's integer parameters."""
+def geometry(
+    kernel: AttentionKernel, tiles: Tiles, sizes: Sequence[int], hints: Sequence[str] | None = None
+) -> Geometry:
+    """The launch for values of the kernel's integer parameters.
+
+    Args:
+        kernel: What is computed.
+        tiles: How it is cut.
+        sizes: Values of the kernel's ``names``.
+        hints: What is known of these for all sizes, see :func:`~accord.backends.cuda.code.exact_hints`; None: they are
+            always the same.
+    """
     images, heads, groups, length, keys = sizes[:5]
     packed = length < tiles.rows and heads > groups
     pairs = images * (groups if packed else heads)
     blocks = ceildiv(length * (heads // groups if packed else 1), tiles.rows) * pairs
     constants: dict[str, int | bool] = {"BLOCK_Q": tiles.rows, "BLOCK_K": tiles.keys, "PACKED": packed}
+    constants |= {"TAIL": tiles.keys, "AHEAD": tiles.ahead, "SHORT": 0}
+    fixed = _fixed(kernel, sizes, hints)
+    walked = min(keys, fixed.get("m_n", keys))
+    if kernel.tailed and "keys" in fixed and (kernel.mask is None or "m_n" in fixed) and walked >= tiles.keys:
+        constants["TAIL"] = min(tiles.keys, _least_block(walked % tiles.keys))
+    if tiles.short and "length" in fixed and not kernel.split and length > tiles.rows:
+        rest = _least_block(length % tiles.rows)
+        constants["SHORT"] = rest if rest < tiles.rows else 0
     constants |= {"DESCRIPTORS": tiles.descriptors, "PARTS": 1}
     if not kernel.split:
         return Geometry((blocks, 1), constants, 0, (0, 0))
@@ -297,6 +328,17 @@ def geometry(kernel: AttentionKernel, tiles: Tiles, sizes: Sequence[int]) -> Geo
     return Geometry(
         (blocks, parts), constants, ceildiv(rows, JOINED), (parts * rows * kernel.value_size, 2 * parts * rows)
     )
+
+
+def _fixed(kernel: AttentionKernel, sizes: Sequence[int], hints: Sequence[str] | None) -> dict[str, int]:
+    """The kernel's integers that are always the same."""
+    known = exact_hints(sizes) if hints is None else hints
+    return {n: v for n, v, hint in zip(kernel.names, sizes, known, strict=True) if hint == EXACT}
+
+
+def _least_block(count: int) -> int:
+    """The side of the least block that holds so many; 0 for none."""
+    return max(_LEAST, power_of_two(count)) if count else 0
 
 
 def splits(sizes: Sequence[int], rows: int) -> bool:
@@ -308,13 +350,16 @@ def splits(sizes: Sequence[int], rows: int) -> bool:
     return blocks * 2 <= _PROGRAMS and keys >= 2 * _PART
 
 
-def candidates(kernel: AttentionKernel, architecture: int, sizes: Sequence[int]) -> tuple[Tiles, ...]:
+def candidates(
+    kernel: AttentionKernel, architecture: int, sizes: Sequence[int], hints: Sequence[str] | None = None
+) -> tuple[Tiles, ...]:
     """Tiles worth a measurement, the likely best first.
 
     Args:
         kernel: What is computed.
         architecture: 90 for sm_90.
         sizes: Values of the kernel's integer parameters.
+        hints: As of :func:`geometry`.
     """
     heads, groups, length = sizes[1:4]
     rows = length * (heads // groups if length < 64 else 1)
@@ -340,4 +385,25 @@ def candidates(kernel: AttentionKernel, architecture: int, sizes: Sequence[int])
         found = [Tiles(128, 64, 8, 2), Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 3)]
         if widest <= 64:
             found = [Tiles(64, 64, 4, 3), *found]
-    return tuple(t if t.rows <= most else Tiles(most, t.keys, t.warps, t.stages) for t in found)
+    found = [t if t.rows <= most else Tiles(most, t.keys, t.warps, t.stages) for t in found]
+    return (*_with_tails(kernel, found[0], sizes, hints), *found)
+
+
+def _with_tails(
+    kernel: AttentionKernel, tiles: Tiles, sizes: Sequence[int], hints: Sequence[str] | None
+) -> tuple[Tiles, ...]:
+    """The same with smaller blocks for what is left of queries and of keys, if something is."""
+    images, heads, _, length = sizes[:4]
+    made = geometry(kernel, replace(tiles, short=True), sizes, hints).constants
+    blocks = ceildiv(length, tiles.rows)
+    short = bool(made["SHORT"]) and (tiles.rows - made["SHORT"]) * _WORTH >= blocks * tiles.rows
+    usual = replace(tiles, short=short)
+    if not 0 < made["TAIL"] < tiles.keys:
+        return (usual,) if short else ()
+    ahead = replace(usual, ahead=True)
+    if not kernel.fast:
+        return usual, ahead
+    # keys that are held from the start leave a multiprocessor room for three blocks; for four without
+    few = images * heads * blocks <= _PROGRAMS * 3 // 2 and "images" in _fixed(kernel, sizes, hints)
+    first = (ahead, usual) if few else (usual, ahead)
+    return (*first, replace(ahead, stages=2), replace(ahead, keys=32, stages=4))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from accord.backends.cuda.attention import AttentionKernel, Tiles, candidates, geometry
 from accord.backends.cuda.choices import Choice, Operand, Started
-from accord.backends.cuda.code import CudaLaunch
+from accord.backends.cuda.code import EXACT, CudaLaunch, hints_of
 from accord.backends.cuda.hopper import (
     HopperAttention,
     HopperTiles,
@@ -20,6 +19,10 @@ from accord.record import record
 
 __all__ = ["AttentionChoice", "attention_choice", "plain_launch", "plain_tiles"]
 
+#: Integers that stay parameters even if they are always the same: constant terms of places in memory would be added in
+#: each step, after all else, and a constant number of few steps is unrolled, which takes registers.
+_PASSED = frozenset({"keys", "m_n", *(f"{t}_o" for t in "qkvym"), *(f"{t}_{a}" for t in "kv" for a in "bh")})
+
 Way: TypeAlias = Tiles | HopperTiles
 
 
@@ -30,7 +33,7 @@ class AttentionChoice(Choice):
     Attributes:
         kernel: The pattern.
         sizes: Values of its ``names``.
-        hints: What is known of these for all sizes, see :class:`~accord.backends.cuda.code.CudaLaunch`.
+        hints: What is known of these for all sizes, see :func:`~accord.backends.cuda.code.exact_hints`.
         rule: The tiles by rule.
     """
 
@@ -50,7 +53,7 @@ class AttentionChoice(Choice):
         """See :class:`~accord.backends.cuda.choices.Choice`."""
         if self.kernel.valid:  # how many keys count is in memory: numbers that are made up say nothing of the time
             return (self.rule,)
-        plain = [t for t in candidates(self.kernel, _architecture(), self.sizes) if not t.descriptors]
+        plain = [t for t in candidates(self.kernel, _architecture(), self.sizes, self.hints) if not t.descriptors]
         others = hopper_candidates(self.kernel) if _has_hopper(self.kernel, self.sizes) else ()
         return tuple(dict.fromkeys((self.rule, *plain, *others)))
 
@@ -66,7 +69,7 @@ class AttentionChoice(Choice):
             shape.grid,
             (shape.grid, 1, 1),
             tuple(shape.constants.items()),
-            (*self.hints, ""),
+            (*map(_loose, self.hints, self.sizes), ""),
             _is_wide(self.sizes),
             shape.warps,
             1,
@@ -108,28 +111,31 @@ def attention_choice(kernel: AttentionKernel, hints: tuple[str, ...], sizes: Seq
     # with few keys or few blocks of queries the plain kernel's smaller tiles win (measured on one H200)
     enough = keys >= 2048 and images * heads * length >= 128 * 132
     hopper = enough and _has_hopper(kernel, known)
-    rule = hopper_candidates(kernel)[0] if hopper else plain_tiles(kernel, known)
+    rule = hopper_candidates(kernel)[0] if hopper else plain_tiles(kernel, known, hints)
     return AttentionChoice(kernel, known, hints, rule)
 
 
-def plain_tiles(kernel: AttentionKernel, sizes: Sequence[int]) -> Tiles:
-    """The tiles of the Triton text by rule."""
-    return next(t for t in candidates(kernel, _architecture(), sizes) if not t.descriptors)
+def plain_tiles(kernel: AttentionKernel, sizes: Sequence[int], hints: Sequence[str] | None = None) -> Tiles:
+    """The tiles of the Triton text by rule; arguments as of :func:`~accord.backends.cuda.attention.candidates`."""
+    return next(t for t in candidates(kernel, _architecture(), sizes, hints) if not t.descriptors)
 
 
 def plain_launch(kernel: AttentionKernel, tiles: Tiles, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
     """How the Triton text is started."""
-    shape = geometry(kernel, tiles, sizes)
-    return CudaLaunch(
-        tuple(sizes),
-        math.prod(shape.grid),
-        (*shape.grid, 1),
-        tuple(shape.constants.items()),
-        hints,
-        _is_wide(sizes),
-        tiles.warps,
-        tiles.stages,
+    shape = geometry(kernel, tiles, sizes, hints)
+    known = tuple(
+        _loose(hint, size) if name in _PASSED else hint
+        for name, size, hint in zip(kernel.names, sizes, hints, strict=True)
     )
+    return CudaLaunch.of(
+        kernel.names, sizes, known, (*shape.grid, 1), shape.constants,
+        wide=_is_wide(sizes), warps=tiles.warps, stages=tiles.stages,
+    )  # fmt: skip
+
+
+def _loose(hint: str, size: int) -> str:
+    """The hint of an integer that stays a parameter even if it is always the same."""
+    return hints_of([size])[0] if hint == EXACT else hint
 
 
 def _has_hopper(kernel: AttentionKernel, sizes: Sequence[int]) -> bool:

@@ -87,10 +87,39 @@ class AttentionWriter:
         self.product = kernel.query if kernel.query == kernel.key else "f32"
         self.precision = "tf32" if kernel.tf32 else "ieee"
         self.loops = 0
+        self.block = self.tail = ""
 
     def module(self) -> str:
-        """The text."""
-        constants = ("BLOCK_Q", "BLOCK_K", "PACKED", "PARTS", "DESCRIPTORS")
+        """The text: a function for a block of queries, and the kernel, which says for which."""
+        k = self.k
+        constants = ("BLOCK_Q", "BLOCK_K", "TAIL", "AHEAD", "PACKED", "PARTS", "DESCRIPTORS")
+        name, parameters = f"{k.symbol}_block", [*k.memory, *k.names]
+        block = self._block(name, ["begin", "rest", *parameters, *map(_constant, constants)])
+
+        def call(begin: str, rest: str, rows: str = "BLOCK_Q") -> str:
+            return f"{name}({', '.join([begin, rest, *parameters, rows, *constants[1:]])})"
+
+        code = self.code = Code()
+        code("program = tl.program_id(0)")
+        with code.indented(
+            "if SHORT:  # programs for the last queries of all heads come last: they take the least time"
+        ):
+            code("whole = length // BLOCK_Q", "before = images * heads * whole")
+            with code.indented("if program < before:"):
+                code(call("program % whole * BLOCK_Q", "program // whole"))
+            with code.indented("else:"):
+                code(call("whole * BLOCK_Q", "program - before", "SHORT"))
+        with code.indented("else:"):
+            code(
+                "blocks = tl.cdiv(length * (heads // groups) if PACKED else length, BLOCK_Q)",
+                "block = blocks - 1 - program % blocks  # those that see most start first",
+                call("block * BLOCK_Q", "program // blocks"),
+            )
+        kernel = code.function(k.symbol, [*parameters, *map(_constant, (*constants, "SHORT"))])
+        return f"{HEAD}{self.tail}{block}\n\n{kernel}"
+
+    def _block(self, name: str, parameters: Sequence[str]) -> str:
+        """The function for the block of queries from ``begin`` on, of image and head number ``rest``."""
         self._begin()
         self.code("first = tl.program_id(0) * 0 + first")
         if self.k.valid:  # the bounds are read
@@ -102,21 +131,17 @@ class AttentionWriter:
         self._start()
         self._walk()
         self._end()
-        return HEAD + self.code.function(self.k.symbol, [*self.k.memory, *self.k.names, *map(_constant, constants)])
+        return self.code.function(name, parameters)
 
     # where
 
     def _begin(self) -> None:
-        """Which queries the program has: ``inside`` says whether one is there, ``pos`` and ``head`` which it is."""
+        """Which queries they are: ``inside`` says whether one is there, ``pos`` and ``head`` which it is."""
         code = self.code
         code(
             "members = heads // groups",
             "count = length * members if PACKED else length",
-            "blocks = tl.cdiv(count, BLOCK_Q)",
-            "program = tl.program_id(0)",
-            "block = blocks - 1 - program % blocks  # those that see most start first",
-            "rest = program // blocks",
-            "flat = block * BLOCK_Q + tl.arange(0, BLOCK_Q)",
+            "flat = begin + tl.arange(0, BLOCK_Q)",
             "inside = flat < count",
             "flat = tl.minimum(flat, count - 1)",
         )
@@ -136,10 +161,10 @@ class AttentionWriter:
                 "group = head // members",
                 "head = head + flat * 0",
                 "pos = flat",
-                "first = block * BLOCK_Q",
+                "first = begin",
                 "last = tl.minimum(first + BLOCK_Q, length) - 1",
             )
-        code("group = group.to(tl.int64)", "column = tl.arange(0, BLOCK_K)")
+        code("group = group.to(tl.int64)")
 
     def _part(self) -> None:
         """The part of the keys that is the program's."""
@@ -170,7 +195,7 @@ class AttentionWriter:
                 for t, size, (_, _, side) in (("k", k.size, self.sizes[0]), ("v", k.value_size, self.value_sizes[0])):
                     code(
                         f"{t}_tiles = tl.make_tensor_descriptor("
-                        f"{t}_head, [limit, {size}], [{t}_l.to(tl.int64), 1], [BLOCK_K, {side}])"
+                        f"{t}_head, [limit, {size}], [image * 0 + {t}_l, 1], [BLOCK_K, {side}])"
                     )
         if k.mask is not None:
             terms = ["m + m_o"] + [f"image * {self._mask_stride(0)}"] * (k.mask_kinds[0] != "0")
@@ -187,43 +212,101 @@ class AttentionWriter:
     # the keys
 
     def _walk(self) -> None:
-        if self.k.left:
+        code, k = self.code, self.k
+        last = ("tl.maximum(low, tl.maximum(all_low, all_high))", "high")
+        if k.left:
             self._loop("low", "tl.minimum(high, all_low)", full=False)
+        if k.tailed:
+            call = self._tail()
+            with code.indented("if TAIL and TAIL < BLOCK_K and AHEAD:"):
+                code(call)
         self._loop("tl.maximum(low, all_low)", "tl.minimum(high, all_high)", full=True)
-        self._loop("tl.maximum(low, tl.maximum(all_low, all_high))", "high", full=False)
+        with code.indented("if TAIL == BLOCK_K:"):
+            self._loop(*last, full=False)
+        if k.tailed:
+            with code.indented("elif TAIL and not AHEAD:"):
+                code(call)
+
+    def _tail(self) -> str:
+        """Write the function for the last keys, which are less than a block; how it is called.
+
+        With ``AHEAD`` it is called before all others: its loads are under way with those of the queries, and there are
+        no sums that have to be weighted.
+        """
+        k = self.k
+        sums = ", ".join([*(f"sums{i}" for i in range(len(self.value_sizes))), "total", "peak"])
+        names = [f"{n}{i}" for n in "qd" for i in range(len(self.sizes))]
+        names += [f"e{i}" for i in range(len(self.value_sizes))]
+        names += ["k_head", "v_head", *["mask_row"] * (k.mask is not None), "place", "head", "all_high", "limit"]
+        names, constants = [*names, *k.names], ["BLOCK_Q", "TAIL", "AHEAD"]
+        outer, self.code = self.code, Code()
+        self._places("all_high", "TAIL")
+        self.code("at = all_high", "j = at + column")
+        self._load("k", "d", self.sizes, full=False, copied=False)
+        self._load("v", "e", self.value_sizes, full=False, copied=False)
+        self._multiply()
+        self._probabilities(full=False, tail=True)
+        self._add()
+        self.code(f"return {sums}")
+        function = f"{k.symbol}_tail"
+        self.tail = self.code.function(function, [sums, *names, *map(_constant, constants)]) + "\n\n"
+        self.code = outer
+        return f"{sums} = {function}({', '.join([sums, *names, *constants])})"
 
     def _loop(self, low: str, high: str, *, full: bool) -> None:
         """Walk keys; ``full``: every query sees every one of them, but for the mask."""
         code, k = self.code, self.k
-        self.loops += 1
         code(f"start = {low}", f"stop = {high}")
+        if full and k.tailed:
+            with code.indented(
+                "if TAIL < BLOCK_K:  # otherwise sums would be zeros or products, which are serialised then"
+            ):
+                code("tl.assume(start < stop)")
+        self._places("start", "BLOCK_K")
+        with code.indented("for at in range(start, stop, BLOCK_K):"):
+            if not full or k.mask is not None or k.score is not None:
+                code("j = at + column")
+            self._load("k", "d", self.sizes, full=full)
+            self._multiply()
+            self._probabilities(full=full)
+            self._load("v", "e", self.value_sizes, full=full)
+            self._add()
+            for t, sizes in (("k", self.sizes), ("v", self.value_sizes)):
+                code(*(f"{t}_at{i} += BLOCK_K * {t}_l" for i in range(len(sizes))))
+
+    def _places(self, start: str, block: str) -> None:
+        """Where a block of keys and their values are."""
+        self.loops += 1
+        self.block = block
+        self.code(f"column = tl.arange(0, {block})")
         for t, letter, sizes in (("k", "d", self.sizes), ("v", "e", self.value_sizes)):
             for i, (first, _, _) in enumerate(sizes):
                 along = f"({first} + {letter}{i})"
                 along, down = (
                     (f"{along}[:, None]", "column[None, :]") if t == "k" else (f"{along}[None, :]", "column[:, None]")
                 )
-                code(f"{t}_at{i} = {t}_head + start.to(tl.int64) * {t}_l + ({down} * {t}_l + {along})")
-        with code.indented("for at in range(start, stop, BLOCK_K):"):
-            if not full or k.mask is not None or k.score is not None:
-                code("j = at + column")
-            self._load("k", "d", self.sizes, full)
-            for i in range(len(self.sizes)):
-                added = "" if i == 0 else ", s"
-                code(f's = tl.dot(q{i}, k{i}{added}, input_precision="{self.precision}")')
-            self._probabilities(full)
-            for i in range(len(self.value_sizes)):
-                code(f"sums{i} *= kept[:, None]")
-            self._load("v", "e", self.value_sizes, full)
-            for i in range(len(self.value_sizes)):
-                code(f"s{i} = p.to({TYPES[k.value]})")
-                code(f'sums{i} = tl.dot(s{i}, v{i}, sums{i}, input_precision="{self.precision}")')
-            code("peak = higher")
-            for t, sizes in (("k", self.sizes), ("v", self.value_sizes)):
-                code(*(f"{t}_at{i} += BLOCK_K * {t}_l" for i in range(len(sizes))))
+                self.code(f"{t}_at{i} = {t}_head + {start}.to(tl.int64) * {t}_l + ({down} * {t}_l + {along})")
 
-    def _load(self, t: str, letter: str, sizes: Sequence[tuple[int, int, int]], full: bool) -> None:
-        """Parts of a block of keys, turned, or of values; zeros for what is beyond the last."""
+    def _multiply(self) -> None:
+        """The products ``s`` of queries and a block of keys."""
+        for i in range(len(self.sizes)):
+            added = "" if i == 0 else ", s"
+            self.code(f's = tl.dot(q{i}, k{i}{added}, input_precision="{self.precision}")')
+
+    def _add(self) -> None:
+        """Values by their probabilities to the sums."""
+        for i in range(len(self.value_sizes)):
+            self.code(f"s{i} = p.to({TYPES[self.k.value]})")
+            self.code(f'sums{i} = tl.dot(s{i}, v{i}, sums{i}, input_precision="{self.precision}")')
+        self.code("peak = higher")
+
+    def _load(
+        self, t: str, letter: str, sizes: Sequence[tuple[int, int, int]], *, full: bool, copied: bool = True
+    ) -> None:
+        """Parts of a block of keys, turned, or of values; zeros for what is beyond the last.
+
+        ``copied``: the bulk copy engine may bring them.
+        """
         code = self.code
         cast = _cast(self.k.key, self.product) if t == "k" else ""
         along, down = ("[:, None]", "[None, :]") if t == "k" else ("[None, :]", "[:, None]")
@@ -233,7 +316,7 @@ class AttentionWriter:
             bounds += [] if count == side else [f"({letter}{i} < {count}){along}"]
             mask = f", mask={' & '.join(bounds)}, other=0" if bounds else ""
             pointed.append(f"{t}{i} = tl.load({t}_at{i}{mask}){cast}")
-        if not self._has_descriptors():
+        if not (copied and self._has_descriptors()):
             code(*pointed)
             return
         with code.indented("if DESCRIPTORS:"):
@@ -241,10 +324,15 @@ class AttentionWriter:
         with code.indented("else:"):
             code(*pointed)
 
-    def _probabilities(self, full: bool) -> None:
-        """From products ``s`` to ``p``, the sums' factor ``kept``, the total, and the maximum so far, ``higher``."""
+    def _probabilities(self, *, full: bool, tail: bool = False) -> None:
+        """From products ``s`` to ``p``, the total, and the maximum so far, ``higher``; the sums are weighted.
+
+        ``tail``: there may be no sums yet, which ``AHEAD`` says.
+        """
         code, k = self.code, self.k
         plain = k.mask is None and k.score is None and not k.softcap
+        weighted = ["total = total * kept + tl.sum(p, 1)"]
+        weighted += [f"sums{i} *= kept[:, None]" for i in range(len(self.value_sizes))]
         if full and plain and k.scale > 0:
             # the greatest product is the greatest score, and one FMA makes the exponent
             factor = repr(k.scale * LOG2E)
@@ -252,12 +340,12 @@ class AttentionWriter:
                 f"higher = tl.maximum(peak, tl.max(s, 1) * {factor})",
                 f"p = tl.exp2(s * {factor} - higher[:, None])",
                 "kept = tl.exp2(peak - higher)",
-                "total = total * kept + tl.sum(p, 1)",
+                *weighted,
             )
             return
         write_scores(code, k, f"x{self.loops}_", "head.to(tl.float32)[:, None]")
         if k.score is not None:
-            code("s = tl.broadcast_to(s, [BLOCK_Q, BLOCK_K])")
+            code(f"s = tl.broadcast_to(s, [BLOCK_Q, {self.block}])")
         bounds = []
         if not full:
             bounds.append("(j < limit)[None, :]")
@@ -271,14 +359,19 @@ class AttentionWriter:
             code(f's = tl.where({" & ".join(bounds)}, s, float("-inf"))')
         code("higher = tl.maximum(peak, tl.max(s, 1))")
         base = "higher"
-        if bounds or k.mask is not None or k.score is not None:
+        # every row sees a key of the tail
+        if (bounds and not tail) or k.mask is not None or k.score is not None:
             code('base = tl.where(higher == float("-inf"), 0.0, higher)')
             base = "base"
-        code(
-            f"p = tl.exp2(s - {base}[:, None])",
-            f"kept = tl.exp2(peak - {base})",
-            "total = total * kept + tl.sum(p, 1)",
-        )
+        code(f"p = tl.exp2(s - {base}[:, None])")
+        weighted.insert(0, f"kept = tl.exp2(peak - {base})")
+        if not tail:
+            code(*weighted)
+            return
+        with code.indented("if AHEAD:"):
+            code("total = tl.sum(p, 1)")
+        with code.indented("else:"):
+            code(*weighted)
 
     def _mask(self, full: bool) -> None:
         """Add a float mask; ``seen`` is one of bools."""

@@ -32,6 +32,7 @@ from accord.storage import Storage, cache_folder
 
 __all__ = [
     "EARLY",
+    "EXACT",
     "Binary",
     "CudaLaunch",
     "KernelText",
@@ -54,7 +55,8 @@ EARLY: str = os.environ.get("ACCORD_CUDA_EARLY", "stores")
 #: The oldest architecture that can.
 _OLDEST_EARLY: Final = 90
 _KIND: Final = "cuda"
-_EXACT: Final = "="
+#: The hint of a number that is always the same.
+EXACT: Final = "="
 #: Element types of expressions as Triton names those behind a pointer.
 POINTERS: Final = {
     "f16": "*fp16", "bf16": "*bf16", "f32": "*fp32", "f64": "*fp64", "bool": "*i8",
@@ -248,7 +250,7 @@ class CudaLaunch(Launch):
             warps: Of a program.
             stages: Of software pipelines.
         """
-        known = {n: v for n, v, hint in zip(names, sizes, hints, strict=True) if hint == _EXACT}
+        known = {n: v for n, v, hint in zip(names, sizes, hints, strict=True) if hint == EXACT}
         given = [(v, hint) for n, v, hint in zip(names, sizes, hints, strict=True) if n not in known]
         return CudaLaunch(
             tuple(v for v, _ in given), math.prod(grid), grid, (*known.items(), *constants.items()),
@@ -566,7 +568,7 @@ def _own_folder() -> Path:
 
 def exact_hints(sizes: Sequence[DimLike]) -> tuple[str, ...]:
     """As :func:`hints_of`, and "=" of what is always the same number, for :meth:`CudaLaunch.of`."""
-    return tuple(_EXACT if isinstance(d, int) else hint for d, hint in zip(sizes, hints_of(sizes), strict=True))
+    return tuple(EXACT if isinstance(d, int) else hint for d, hint in zip(sizes, hints_of(sizes), strict=True))
 
 
 def hints_of(sizes: Sequence[DimLike]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from accord.backends.cuda.attention import AttentionKernel, JoiningKernel, attention_kernel, geometry, splits
 from accord.backends.cuda.attention_choice import attention_choice, plain_launch, plain_tiles
 from accord.backends.cuda.choices import Chosen
-from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.code import CudaLaunch, exact_hints, hints_of
 from accord.backends.cuda.families.table import arranges, selects
 from accord.backends.cuda.linear_attention import LinearAttentionKernel, linear_attention_launch
 from accord.backends.heads import (
@@ -101,7 +101,7 @@ class _Kernel:
         operands = [self.reads.index(QUERY), key_operand, value_operand]
         operands += [self.reads.index(i) for i in (MASK, VALID) if self.view.has(i)]
         fixed = [d for d in dims if isinstance(d, int)]
-        hints = hints_of(dims)
+        hints = exact_hints(dims)
         if len(fixed) == len(dims) and 0 not in fixed[:5] and splits(fixed, plain_tiles(kernel, fixed).rows):
             kernel, _ = attention_kernel(query, keys, values, result, sizes, self.features, tf32=tf32, split=True)
             self._split(kernel, dims, operands, fixed)
