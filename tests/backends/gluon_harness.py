@@ -199,6 +199,7 @@ class Machine:
         return {
             "gluon": jit,
             "tl": self._language(),
+            "triton_language": types.SimpleNamespace(PropagateNan=types.SimpleNamespace(ALL="all")),
             "range": lambda *ends: map(value, range(*map(int, ends))),
             **hopper,
         }
@@ -310,8 +311,8 @@ class Machine:
             zeros=lambda shape, dtype, layout=None: value(np.zeros(shape, dtype)),
             convert_layout=lambda x, layout: x,
             where=lambda c, a, b: value(np.where(c, a, b)),
-            maximum=lambda a, b: value(np.maximum(a, b)),
-            minimum=lambda a, b: value(np.minimum(a, b)),
+            maximum=lambda a, b, propagate_nan="": value((np.maximum if propagate_nan else np.fmax)(a, b)),
+            minimum=lambda a, b, propagate_nan="": value((np.minimum if propagate_nan else np.fmin)(a, b)),
             max=lambda x, axis: value(np.max(np.asarray(x), axis)),
             sum=lambda x, axis: value(np.sum(np.asarray(x), axis)),
             load=lambda p, mask=True, other=0: p.load(mask, other),

@@ -222,11 +222,10 @@ TAILED = {"valid": False, "causal": False, "left": -1, "right": -1, "split": Fal
     c=cases().map(lambda c: c | TAILED), length=st.sampled_from([17, 33, 40, 70]),
     keys=st.one_of(st.sampled_from([32, 64, 96]), st.integers(30, 100)),
     seed=st.integers(0, 2**32 - 1), fixed=st.booleans(),
-    tiles=st.builds(Tiles, st.sampled_from([16, 32]), st.sampled_from([16, 32, 64]), st.just(4), st.just(2),
-                    ahead=st.booleans(), short=st.booleans()),
+    tiles=st.builds(Tiles, st.sampled_from([16, 32]), st.sampled_from([16, 32, 64]), st.just(4), st.just(2)),
 )  # fmt: skip
 def test_tails(folder, c, length, keys, seed, fixed, tiles):
-    """What is left of queries and keys, in smaller blocks; there are NaNs behind."""
+    """What is left of keys, in a smaller block; there are NaNs behind."""
     case = Case(c | {"length": length, "keys": keys}, seed)
     near = TOLERANCE[c["dtype"]]
     got = case.run(folder, tiles, fixed=fixed).astype(np.float64)
@@ -361,25 +360,21 @@ def test_hoppers_kernel_compiles(folder, name):
         assert made.resources.stack <= 256
 
 
-@pytest.mark.parametrize("way", range(4))
-def test_tails_cost_no_block_of_a_multiprocessor(tmp_path, way):
+def test_a_tail_costs_no_block_of_a_multiprocessor(tmp_path):
     """Products of matrices are not serialised, either: the assembler would wait for each of them."""
     dtype, sizes, features = COMPILED["f16, tails"]
     kernel, dims = plain(dtype, sizes, **features)
-    tiles = candidates(kernel, 90, dims)[way]
-    assert tiles.short
-    launch = plain_launch(kernel, tiles, exact_hints(dims), dims)
-    constants = dict(launch.constants)
-    assert (constants["TAIL"], constants["SHORT"]) == (16, 16)
+    launch = plain_launch(kernel, candidates(kernel, 90, dims)[0], exact_hints(dims), dims)
+    assert dict(launch.constants)["TAIL"] == 16
     made = binary_of(Variant.of(kernel, launch, aligned=True), 90)
     assert made.registers <= 128
-    assert (4 if way == 0 else 3) * (made.shared + 1024) <= 228 << 10
+    assert 4 * (made.shared + 1024) <= 228 << 10
     code = "\n".join(disassembled(made.cubin, tmp_path))
     assert code.count("HGMMA") > 2 * code.count("WARPGROUP.DEPBAR")
 
 
-def test_tails_are_of_what_is_always_the_same():
-    """Sizes that vary take no further machine code; blocks that are whole or alone are as they are."""
+def test_a_tail_is_of_what_is_always_the_same():
+    """Numbers of keys that vary take no further machine code; blocks that are whole or alone are as they are."""
     kernel, dims = plain("f16", sizes_of(197, 197, 12, 12, 64))
     number = {n: i for i, n in enumerate(kernel.names)}
     every = exact_hints(dims)
@@ -390,26 +385,19 @@ def test_tails_are_of_what_is_always_the_same():
     def sized(length, keys):
         return plain("f16", sizes_of(length, keys, 12, 12, 64))[1]
 
-    def tails(dims, hints):
-        g = geometry(kernel, Tiles(64, 64, 4, 3, short=True), dims, hints).constants
-        return g["TAIL"], g["SHORT"]
+    def tail(dims, hints):
+        return geometry(kernel, Tiles(64, 64, 4, 3), dims, hints).constants["TAIL"]
 
-    assert tails(dims, every) == (16, 16)
-    assert tails(dims, loose("keys")) == (64, 16)
-    assert tails(dims, loose("length")) == (16, 0)
     assert dims[number["keys"]] == 197
-    assert [tails(sized(n, n), every) for n in (50, 128, 257, 1500, 190)] == [
-        (64, 0), (0, 0), (16, 16), (32, 32), (64, 0),
-    ]  # fmt: skip
+    assert (tail(dims, every), tail(dims, loose("length")), tail(dims, loose("keys"))) == (16, 16, 64)
+    assert [tail(sized(n, n), every) for n in (50, 128, 257, 1500, 190)] == [64, 0, 16, 32, 64]
     varying = loose("images", "length", "keys", *(n for n in kernel.names if n.endswith(("_b", "_h"))))
     found = {
         (*geometry(kernel, t, d, varying).constants.items(), t.warps, t.stages)
         for d in (sized(n, n) for n in (65, 128, 197, 577, 1000))
-        for t in candidates(kernel, 90, d, varying)[:1]
+        for t in candidates(kernel, 90, d)[:1]
     }
     assert len(found) == 1
-    few = plain("f16", sizes_of(128, 128, 12, 12, 64))[1]
-    assert not any(t.ahead or t.short for t in candidates(kernel, 90, few))
     for features in ({"causal": True}, {"left": 9}, {"right": 9}, {"valid": 1}, {"split": True}):
         other, dims = plain("f16", sizes_of(197, 197, 12, 12, 64), **features)
         assert geometry(other, Tiles(64, 64, 4, 3), dims).constants["TAIL"] == 64

@@ -58,7 +58,7 @@ def memory(array: Array) -> Memory:
 
 
 def elementwise(
-    folder: Path, name: str, expr: Expr, arrays: list[Array], types: list[str], *, short: bool = False
+    folder: Path, name: str, expr: Expr, arrays: list[Array], types: list[str], *, short: str = ""
 ) -> Array:
     """``expr`` of whole arrays."""
     lines: list[str] = []

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from accord.backends.cuda.code import EXACT, KernelText, exact_hints
 from accord.backends.cuda.lines import ceildiv, power_of_two
@@ -38,8 +37,6 @@ _FAR = 1 << 30
 _LEAST = 16
 #: Rows of partial results that a program of the second kernel joins.
 JOINED = 16
-#: A smaller block for the last queries has to save this part of all work.
-_WORTH = 20
 #: Keys that are worth a program of their own, and programs to aim at.
 _PART, _PROGRAMS = 256, 264
 
@@ -264,9 +261,6 @@ class Tiles:
         warps: Of a program.
         stages: Steps whose keys and values are on their way at once.
         descriptors: Keys and values come through the bulk copy engine: their strides have to be whole 16 bytes.
-        ahead: Keys behind the last whole block are walked before all others, where they are always as many and fit in a
-            smaller block.
-        short: The last queries of a head are a smaller block where they are few, and always as many.
     """
 
     rows: int
@@ -274,8 +268,6 @@ class Tiles:
     warps: int
     stages: int
     descriptors: bool = False
-    ahead: bool = False
-    short: bool = False
 
 
 @record
@@ -312,14 +304,12 @@ def geometry(
     pairs = images * (groups if packed else heads)
     blocks = ceildiv(length * (heads // groups if packed else 1), tiles.rows) * pairs
     constants: dict[str, int | bool] = {"BLOCK_Q": tiles.rows, "BLOCK_K": tiles.keys, "PACKED": packed}
-    constants |= {"TAIL": tiles.keys, "AHEAD": tiles.ahead, "SHORT": 0}
+    constants["TAIL"] = tiles.keys
     fixed = _fixed(kernel, sizes, hints)
     walked = min(keys, fixed.get("m_n", keys))
     if kernel.tailed and "keys" in fixed and (kernel.mask is None or "m_n" in fixed) and walked >= tiles.keys:
-        constants["TAIL"] = min(tiles.keys, _least_block(walked % tiles.keys))
-    if tiles.short and "length" in fixed and not kernel.split and length > tiles.rows:
-        rest = _least_block(length % tiles.rows)
-        constants["SHORT"] = rest if rest < tiles.rows else 0
+        rest = walked % tiles.keys
+        constants["TAIL"] = min(tiles.keys, max(_LEAST, power_of_two(rest))) if rest else 0
     constants |= {"DESCRIPTORS": tiles.descriptors, "PARTS": 1}
     if not kernel.split:
         return Geometry((blocks, 1), constants, 0, (0, 0))
@@ -336,11 +326,6 @@ def _fixed(kernel: AttentionKernel, sizes: Sequence[int], hints: Sequence[str] |
     return {n: v for n, v, hint in zip(kernel.names, sizes, known, strict=True) if hint == EXACT}
 
 
-def _least_block(count: int) -> int:
-    """The side of the least block that holds so many; 0 for none."""
-    return max(_LEAST, power_of_two(count)) if count else 0
-
-
 def splits(sizes: Sequence[int], rows: int) -> bool:
     """Whether programs for blocks of ``rows`` queries would leave most of a GPU idle while there are many keys."""
     images, heads, groups, length, keys = sizes[:5]
@@ -350,16 +335,13 @@ def splits(sizes: Sequence[int], rows: int) -> bool:
     return blocks * 2 <= _PROGRAMS and keys >= 2 * _PART
 
 
-def candidates(
-    kernel: AttentionKernel, architecture: int, sizes: Sequence[int], hints: Sequence[str] | None = None
-) -> tuple[Tiles, ...]:
+def candidates(kernel: AttentionKernel, architecture: int, sizes: Sequence[int]) -> tuple[Tiles, ...]:
     """Tiles worth a measurement, the likely best first.
 
     Args:
         kernel: What is computed.
         architecture: 90 for sm_90.
         sizes: Values of the kernel's integer parameters.
-        hints: As of :func:`geometry`.
     """
     heads, groups, length = sizes[1:4]
     rows = length * (heads // groups if length < 64 else 1)
@@ -378,32 +360,11 @@ def candidates(
     elif architecture in (90, 100):
         large = [Tiles(128, 64, 8, 3), Tiles(128, 128, 8, 2), Tiles(128, 64, 8, 3, descriptors=True)]
         large.append(Tiles(128, 128, 8, 2, descriptors=True))
-        small = [Tiles(64, 64, 4, 3), Tiles(64, 128, 4, 2), Tiles(128, 64, 4, 3)]
+        small = [Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(64, 128, 4, 2), Tiles(128, 64, 4, 3)]
         blocks = sizes[0] * heads * ceildiv(length, 128)
         found = [*small, *large] if widest <= 64 or blocks < _PROGRAMS else [*large, *small]
     else:
         found = [Tiles(128, 64, 8, 2), Tiles(64, 64, 4, 2), Tiles(64, 32, 4, 3)]
         if widest <= 64:
             found = [Tiles(64, 64, 4, 3), *found]
-    found = [t if t.rows <= most else Tiles(most, t.keys, t.warps, t.stages) for t in found]
-    return (*_with_tails(kernel, found[0], sizes, hints), *found)
-
-
-def _with_tails(
-    kernel: AttentionKernel, tiles: Tiles, sizes: Sequence[int], hints: Sequence[str] | None
-) -> tuple[Tiles, ...]:
-    """The same with smaller blocks for what is left of queries and of keys, if something is."""
-    images, heads, _, length = sizes[:4]
-    made = geometry(kernel, replace(tiles, short=True), sizes, hints).constants
-    blocks = ceildiv(length, tiles.rows)
-    short = bool(made["SHORT"]) and (tiles.rows - made["SHORT"]) * _WORTH >= blocks * tiles.rows
-    usual = replace(tiles, short=short)
-    if not 0 < made["TAIL"] < tiles.keys:
-        return (usual,) if short else ()
-    ahead = replace(usual, ahead=True)
-    if not kernel.fast:
-        return usual, ahead
-    # keys that are held from the start leave a multiprocessor room for three blocks; for four without
-    few = images * heads * blocks <= _PROGRAMS * 3 // 2 and "images" in _fixed(kernel, sizes, hints)
-    first = (ahead, usual) if few else (usual, ahead)
-    return (*first, replace(ahead, stages=2), replace(ahead, keys=32, stages=4))
+    return tuple(t if t.rows <= most else Tiles(most, t.keys, t.warps, t.stages) for t in found)

@@ -53,7 +53,7 @@ class AttentionChoice(Choice):
         """See :class:`~accord.backends.cuda.choices.Choice`."""
         if self.kernel.valid:  # how many keys count is in memory: numbers that are made up say nothing of the time
             return (self.rule,)
-        plain = [t for t in candidates(self.kernel, _architecture(), self.sizes, self.hints) if not t.descriptors]
+        plain = [t for t in candidates(self.kernel, _architecture(), self.sizes) if not t.descriptors]
         others = hopper_candidates(self.kernel) if _has_hopper(self.kernel, self.sizes) else ()
         return tuple(dict.fromkeys((self.rule, *plain, *others)))
 
@@ -111,13 +111,13 @@ def attention_choice(kernel: AttentionKernel, hints: tuple[str, ...], sizes: Seq
     # with few keys or few blocks of queries the plain kernel's smaller tiles win (measured on one H200)
     enough = keys >= 2048 and images * heads * length >= 128 * 132
     hopper = enough and _has_hopper(kernel, known)
-    rule = hopper_candidates(kernel)[0] if hopper else plain_tiles(kernel, known, hints)
+    rule = hopper_candidates(kernel)[0] if hopper else plain_tiles(kernel, known)
     return AttentionChoice(kernel, known, hints, rule)
 
 
-def plain_tiles(kernel: AttentionKernel, sizes: Sequence[int], hints: Sequence[str] | None = None) -> Tiles:
-    """The tiles of the Triton text by rule; arguments as of :func:`~accord.backends.cuda.attention.candidates`."""
-    return next(t for t in candidates(kernel, _architecture(), sizes, hints) if not t.descriptors)
+def plain_tiles(kernel: AttentionKernel, sizes: Sequence[int]) -> Tiles:
+    """The tiles of the Triton text by rule."""
+    return next(t for t in candidates(kernel, _architecture(), sizes) if not t.descriptors)
 
 
 def plain_launch(kernel: AttentionKernel, tiles: Tiles, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:

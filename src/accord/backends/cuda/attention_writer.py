@@ -87,39 +87,11 @@ class AttentionWriter:
         self.product = kernel.query if kernel.query == kernel.key else "f32"
         self.precision = "tf32" if kernel.tf32 else "ieee"
         self.loops = 0
-        self.block = self.tail = ""
+        self.block = self.tail = ""  # the side of a step, and the function for the last keys
 
     def module(self) -> str:
-        """The text: a function for a block of queries, and the kernel, which says for which."""
-        k = self.k
-        constants = ("BLOCK_Q", "BLOCK_K", "TAIL", "AHEAD", "PACKED", "PARTS", "DESCRIPTORS")
-        name, parameters = f"{k.symbol}_block", [*k.memory, *k.names]
-        block = self._block(name, ["begin", "rest", *parameters, *map(_constant, constants)])
-
-        def call(begin: str, rest: str, rows: str = "BLOCK_Q") -> str:
-            return f"{name}({', '.join([begin, rest, *parameters, rows, *constants[1:]])})"
-
-        code = self.code = Code()
-        code("program = tl.program_id(0)")
-        with code.indented(
-            "if SHORT:  # programs for the last queries of all heads come last: they take the least time"
-        ):
-            code("whole = length // BLOCK_Q", "before = images * heads * whole")
-            with code.indented("if program < before:"):
-                code(call("program % whole * BLOCK_Q", "program // whole"))
-            with code.indented("else:"):
-                code(call("whole * BLOCK_Q", "program - before", "SHORT"))
-        with code.indented("else:"):
-            code(
-                "blocks = tl.cdiv(length * (heads // groups) if PACKED else length, BLOCK_Q)",
-                "block = blocks - 1 - program % blocks  # those that see most start first",
-                call("block * BLOCK_Q", "program // blocks"),
-            )
-        kernel = code.function(k.symbol, [*parameters, *map(_constant, (*constants, "SHORT"))])
-        return f"{HEAD}{self.tail}{block}\n\n{kernel}"
-
-    def _block(self, name: str, parameters: Sequence[str]) -> str:
-        """The function for the block of queries from ``begin`` on, of image and head number ``rest``."""
+        """The text."""
+        constants = ("BLOCK_Q", "BLOCK_K", "TAIL", "PACKED", "PARTS", "DESCRIPTORS")
         self._begin()
         self.code("first = tl.program_id(0) * 0 + first")
         if self.k.valid:  # the bounds are read
@@ -131,7 +103,8 @@ class AttentionWriter:
         self._start()
         self._walk()
         self._end()
-        return self.code.function(name, parameters)
+        kernel = self.code.function(self.k.symbol, [*self.k.memory, *self.k.names, *map(_constant, constants)])
+        return f"{HEAD}{self.tail}{kernel}"
 
     # where
 
@@ -141,7 +114,11 @@ class AttentionWriter:
         code(
             "members = heads // groups",
             "count = length * members if PACKED else length",
-            "flat = begin + tl.arange(0, BLOCK_Q)",
+            "blocks = tl.cdiv(count, BLOCK_Q)",
+            "program = tl.program_id(0)",
+            "block = blocks - 1 - program % blocks  # those that see most start first",
+            "rest = program // blocks",
+            "flat = block * BLOCK_Q + tl.arange(0, BLOCK_Q)",
             "inside = flat < count",
             "flat = tl.minimum(flat, count - 1)",
         )
@@ -161,7 +138,7 @@ class AttentionWriter:
                 "group = head // members",
                 "head = head + flat * 0",
                 "pos = flat",
-                "first = begin",
+                "first = block * BLOCK_Q",
                 "last = tl.minimum(first + BLOCK_Q, length) - 1",
             )
         code("group = group.to(tl.int64)")
@@ -216,36 +193,28 @@ class AttentionWriter:
         last = ("tl.maximum(low, tl.maximum(all_low, all_high))", "high")
         if k.left:
             self._loop("low", "tl.minimum(high, all_low)", full=False)
-        if k.tailed:
-            call = self._tail()
-            with code.indented("if TAIL and TAIL < BLOCK_K and AHEAD:"):
-                code(call)
         self._loop("tl.maximum(low, all_low)", "tl.minimum(high, all_high)", full=True)
         with code.indented("if TAIL == BLOCK_K:"):
             self._loop(*last, full=False)
         if k.tailed:
-            with code.indented("elif TAIL and not AHEAD:"):
-                code(call)
+            with code.indented("elif TAIL:"):
+                code(self._tail())
 
     def _tail(self) -> str:
-        """Write the function for the last keys, which are less than a block; how it is called.
-
-        With ``AHEAD`` it is called before all others: its loads are under way with those of the queries, and there are
-        no sums that have to be weighted.
-        """
+        """Write the function for the last keys, which are less than a block; how it is called."""
         k = self.k
         sums = ", ".join([*(f"sums{i}" for i in range(len(self.value_sizes))), "total", "peak"])
         names = [f"{n}{i}" for n in "qd" for i in range(len(self.sizes))]
         names += [f"e{i}" for i in range(len(self.value_sizes))]
         names += ["k_head", "v_head", *["mask_row"] * (k.mask is not None), "place", "head", "all_high", "limit"]
-        names, constants = [*names, *k.names], ["BLOCK_Q", "TAIL", "AHEAD"]
+        names, constants = [*names, *k.names], ["BLOCK_Q", "TAIL"]
         outer, self.code = self.code, Code()
         self._places("all_high", "TAIL")
         self.code("at = all_high", "j = at + column")
         self._load("k", "d", self.sizes, full=False, copied=False)
         self._load("v", "e", self.value_sizes, full=False, copied=False)
         self._multiply()
-        self._probabilities(full=False, tail=True)
+        self._probabilities(full=False)
         self._add()
         self.code(f"return {sums}")
         function = f"{k.symbol}_tail"
@@ -324,11 +293,8 @@ class AttentionWriter:
         with code.indented("else:"):
             code(*pointed)
 
-    def _probabilities(self, *, full: bool, tail: bool = False) -> None:
-        """From products ``s`` to ``p``, the total, and the maximum so far, ``higher``; the sums are weighted.
-
-        ``tail``: there may be no sums yet, which ``AHEAD`` says.
-        """
+    def _probabilities(self, *, full: bool) -> None:
+        """From products ``s`` to ``p``, the total, and the maximum so far, ``higher``; the sums are weighted."""
         code, k = self.code, self.k
         plain = k.mask is None and k.score is None and not k.softcap
         weighted = ["total = total * kept + tl.sum(p, 1)"]
@@ -359,19 +325,10 @@ class AttentionWriter:
             code(f's = tl.where({" & ".join(bounds)}, s, float("-inf"))')
         code("higher = tl.maximum(peak, tl.max(s, 1))")
         base = "higher"
-        # every row sees a key of the tail
-        if (bounds and not tail) or k.mask is not None or k.score is not None:
+        if bounds or k.mask is not None or k.score is not None:
             code('base = tl.where(higher == float("-inf"), 0.0, higher)')
             base = "base"
-        code(f"p = tl.exp2(s - {base}[:, None])")
-        weighted.insert(0, f"kept = tl.exp2(peak - {base})")
-        if not tail:
-            code(*weighted)
-            return
-        with code.indented("if AHEAD:"):
-            code("total = tl.sum(p, 1)")
-        with code.indented("else:"):
-            code(*weighted)
+        code(f"p = tl.exp2(s - {base}[:, None])", f"kept = tl.exp2(peak - {base})", *weighted)
 
     def _mask(self, full: bool) -> None:
         """Add a float mask; ``seen`` is one of bools."""

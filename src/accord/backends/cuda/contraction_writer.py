@@ -26,7 +26,7 @@ from accord.backends.cuda.contraction import (
     accumulator,
 )
 from accord.backends.cuda.lines import NEXT, WAIT
-from accord.backends.cuda.printer import TYPES, TritonPrinter
+from accord.backends.cuda.printer import TYPES, TritonPrinter, short_of
 from accord.expr.lang import FLOATS, topological
 
 __all__ = ["CONSTANTS", "Writer", "module_of", "uses_sum"]
@@ -113,7 +113,7 @@ class Writer:
     def printer(self) -> TritonPrinter:
         """Of expressions at this place."""
         self.count += 1
-        return TritonPrinter(self.lines, f"x{self.count}_", short=self.k.out.dtype in ("f16", "bf16"))
+        return TritonPrinter(self.lines, f"x{self.count}_", short=short_of([self.k.out.dtype]))
 
     # strides
 

@@ -17,6 +17,7 @@ from accord.backends.cuda.attention import AttentionKernel
 from accord.backends.cuda.attention_writer import LOG2E, write_bounds, write_scores
 from accord.backends.cuda.code import KernelText
 from accord.backends.cuda.lines import NEXT, WAIT, Code, ceildiv
+from accord.backends.cuda.printer import as_gluon
 from accord.record import record
 
 __all__ = ["HopperAttention", "HopperGeometry", "HopperTiles", "hopper_candidates", "hopper_geometry", "suits_hopper"]
@@ -97,7 +98,7 @@ class HopperAttention(KernelText):
         text = _TEMPLATE
         for name, value in values.items():
             text = text.replace(f"<{name}>", str(value))
-        return f"{text}\n\n{_bounds(k, own)}\n\n{_softmax(k)}"
+        return as_gluon(f"{text}\n\n{_bounds(k, own)}\n\n{_softmax(k)}")
 
 
 _CONSTANTS = ("BLOCK_K", "STAGES", "TURNS")
@@ -183,6 +184,7 @@ def _softmax(k: AttentionKernel) -> str:
 
 
 _TEMPLATE = """import triton
+import triton.language as triton_language
 from triton.experimental import gluon
 from triton.experimental.gluon import language as tl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma

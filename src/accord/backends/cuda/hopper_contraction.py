@@ -22,6 +22,7 @@ from accord.backends.cuda.code import KernelText, TensorMap
 from accord.backends.cuda.contraction import BATCH, COLUMNS, DEPTH, ROWS, ContractionKernel
 from accord.backends.cuda.contraction_writer import Writer
 from accord.backends.cuda.lines import NEXT, WAIT
+from accord.backends.cuda.printer import as_gluon
 from accord.backends.cuda.walks import Side, Walk, box_of, order_of, stored_by_copies
 from accord.expr.lang import bits
 from accord.record import record
@@ -139,6 +140,7 @@ class HopperContraction(KernelText):
 
 
 _HEAD = """import triton
+import triton.language as triton_language
 from triton.experimental import gluon
 from triton.experimental.gluon import language as tl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
@@ -195,7 +197,7 @@ class _Module:
             writer = Writer(self.k, self.arguments)
             write(writer)
             texts.append(f"@gluon.jit\ndef {heading}:\n" + "\n".join(writer.lines))
-        return _HEAD + "\n\n\n".join(texts) + "\n"
+        return as_gluon(_HEAD + "\n\n\n".join(texts) + "\n")
 
     # how the copy engine walks tensors
 

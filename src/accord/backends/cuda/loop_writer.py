@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from accord.backends.cuda.lines import HEAD, NEXT, WAIT
-from accord.backends.cuda.printer import TYPES, TritonPrinter
+from accord.backends.cuda.printer import TYPES, TritonPrinter, short_of
 from accord.backends.loops.values import Form, Result, form_of
 from accord.expr.lang import INTS, Expr
 
@@ -26,8 +26,8 @@ class LoopWriter:
         self.lines: list[str] = []
         self.helpers: list[str] = []
         self.depth = 1
-        #: Whether all results are rounded to 16 bits.
-        self.short = all(s.dtype in ("f16", "bf16") for s in kernel.outputs)
+        #: The type of 16 bits to which all results are rounded, see :class:`TritonPrinter`.
+        self.short = short_of(s.dtype for s in kernel.outputs)
         self.forms: list[Form] = [form_of(r) for r in kernel.reductions]
         self.results: dict[int, list[str]] = {}  # of reductions, by part
         self.count = 0

@@ -11,7 +11,7 @@ exponentials and quotients (two units in the last place of f32).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from accord.errors import CompileError
@@ -19,7 +19,7 @@ from accord.expr.fold import fold
 from accord.expr.lang import FLOATS, INTS, SIGNED, Expr, bits, rebuild, topological
 from accord.expr.math import expand
 
-__all__ = ["TYPES", "TritonPrinter", "literal"]
+__all__ = ["TYPES", "TritonPrinter", "as_gluon", "literal", "short_of"]
 
 #: Triton's element types; bool is a byte in memory.
 TYPES: Final = {
@@ -36,13 +36,29 @@ _INFIX: Final = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
 }  # fmt: skip
 
-#: Where the tail of the normal distribution has no value in f32, and the logarithm of the tail (to base 2) up to there:
-#: a polynomial whose error is about the same everywhere below 6, and ten times that beyond, where halves end.
-_FAR: Final = 14.6
-_TAIL: Final = (
-    -1.000021, -1.1510899, -0.45859313, -0.054088703, 0.008706627, -0.0010263067, 8.382879e-05, -4.4354763e-06,
-    1.356319e-07, -1.8103464e-09,
-)  # fmt: skip
+#: Where the tail of the normal distribution has no value, and the logarithm of the tail (to base 2) up to there, for
+#: results that are rounded to a type of 16 bits. The first polynomial's error is less than 0.01 units in the last place
+#: of GELU in f16; the second's, for the range of f32, is about the same everywhere below 6, and ten times that beyond.
+_TAILS: Final[Mapping[str, tuple[float, tuple[float, ...]]]] = {
+    "f16": (5.8, (
+        -1.0000053644, -1.1510664225, -0.4591009021, -0.0531197004, 0.0079737185, -0.00075522094, 3.29957256e-05,
+    )),
+    "bf16": (14.6, (
+        -1.000021, -1.1510899, -0.45859313, -0.054088703, 0.008706627, -0.0010263067, 8.382879e-05, -4.4354763e-06,
+        1.356319e-07, -1.8103464e-09,
+    )),
+}  # fmt: skip
+
+
+def short_of(dtypes: Iterable[str]) -> str:
+    """The type of 16 bits to which all of some results are rounded, "bf16" if to both; "" if to none."""
+    found = set(dtypes)
+    return ("bf16" if "bf16" in found else "f16") if found and found <= {"f16", "bf16"} else ""
+
+
+def as_gluon(text: str) -> str:
+    """A module with the names that Gluon has not from Triton, which its head imports as ``triton_language``."""
+    return text.replace("tl.PropagateNan", "triton_language.PropagateNan")
 
 
 def literal(value: float | int | bool, dtype: str) -> str:
@@ -62,10 +78,10 @@ class TritonPrinter:
     Args:
         lines: Receives the code.
         prefix: Of the names that it makes.
-        short: Results are rounded to 16 bits.
+        short: The type of 16 bits to which results are rounded, "bf16" if to both; "" if to none.
     """
 
-    def __init__(self, lines: list[str], prefix: str = "v", *, short: bool = False) -> None:
+    def __init__(self, lines: list[str], prefix: str = "v", *, short: str = "") -> None:
         self.lines = lines
         self._prefix = prefix
         self._short = short
@@ -160,10 +176,16 @@ class TritonPrinter:
         x, y = a
         if node.dtype == "bool":
             return self.line(f"{x} {'&' if node.op == 'min' else '|'} {y}")
+        if node.dtype == "f32":
+            return self._extreme_of(node.op, x, y)
         better = f"{x} {'<' if node.op == 'min' else '>'} {y}"
         if node.dtype in FLOATS and node.args[0].op != "const":  # a constant NaN never wins, and is none of ours
             better = f"({better}) | ({x} != {x})"
         return self.line(f"tl.where({better}, {x}, {y})")
+
+    def _extreme_of(self, op: str, x: str, y: str) -> str:
+        """Of two f32; NaN if one of them is."""
+        return self.line(f"tl.{op}imum({x}, {y}, propagate_nan=tl.PropagateNan.ALL)")
 
     def _sqrt(self, node: Expr, a: list[str]) -> str:
         return self.line(f"{'tl.sqrt_rn' if node.dtype == 'f32' else 'tl.sqrt'}({a[0]})")
@@ -247,25 +269,26 @@ class TritonPrinter:
         found = self.line(f"tl.where({size} < 0.1, {small}, {large})")
         return self.line(f"tl.where({x} < 0.0, -{found}, {found})")
 
-    def _short_tail(self, size: str) -> str:
-        """``erfc(size / sqrt(2)) / 2`` up to :data:`_FAR`: to 2**-15.8 of its size, beyond 6 to 2**-12.5."""
-        power = str(_TAIL[-1])
-        for c in _TAIL[-2::-1]:
-            power = self.line(f"{power} * {size} + {c}")
-        return self.line(f"tl.exp2({power})")
+    def _short_tail(self, size: str) -> tuple[str, str]:
+        """``size``, no further than the tail has values, and there ``erfc(size / sqrt(2)) / 2``; see :data:`_TAILS`."""
+        far, coefficients = _TAILS[self._short]
+        near = self.line(f"tl.minimum({size}, {far})")
+        power = str(coefficients[-1])
+        for c in coefficients[-2::-1]:
+            power = self.line(f"{power} * {near} + {c}")
+        return near, self.line(f"tl.exp2({power})")
 
     def _short_erf(self, x: str) -> str:
         size = self.line(f"tl.abs({x})")
-        near = self.line(f"tl.minimum({size} * 1.4142135, {_FAR})")
-        large = self.line(f"1.0 - 2.0 * {self._short_tail(near)}")
+        _, tail = self._short_tail(f"{size} * 1.4142135")
+        large = self.line(f"1.0 - 2.0 * {tail}")
         small = self.line(f"{size} * (1.1283792 - {size} * {size} * (0.37612638 - {size} * {size} * 0.11283791))")
         found = self.line(f"tl.where({size} >= 0.2, {large}, {small})")
         return self.line(f"tl.where({x} < 0.0, -{found}, {found})")
 
     def _short_gelu(self, x: str) -> str:
-        near = self.line(f"tl.minimum(tl.abs({x}), {_FAR})")
-        least = self.line(f"tl.where({x} < 0.0, 0.0, {x})")
-        return self.line(f"{least} - {near} * {self._short_tail(near)}")
+        near, tail = self._short_tail(f"tl.abs({x})")
+        return self.line(f"{self._extreme_of('max', x, '0.0')} - {near} * {tail}")
 
     def _short_gelu_tanh(self, x: str) -> str:
         x = self._from(x, -14.6)

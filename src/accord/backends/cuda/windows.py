@@ -19,7 +19,7 @@ from accord.backends.cpu.taptables import Taps
 from accord.backends.cuda.code import KernelText
 from accord.backends.cuda.lines import HEAD, NEXT, WAIT, Code, ceildiv, power_of_two
 from accord.backends.cuda.loops import Stream
-from accord.backends.cuda.printer import TYPES, TritonPrinter
+from accord.backends.cuda.printer import TYPES, TritonPrinter, short_of
 from accord.backends.epilogue import Epilogue
 from accord.backends.images import Axis
 from accord.backends.loops.nest import magnitude
@@ -423,9 +423,7 @@ class _Writer:
 
     def _value(self, expr: Expr, operands: Sequence[str]) -> str:
         self.count += 1
-        return TritonPrinter(self.code, f"x{self.count}_", short=self.k.output.dtype in ("f16", "bf16")).value(
-            expr, operands
-        )
+        return TritonPrinter(self.code, f"x{self.count}_", short=short_of([self.k.output.dtype])).value(expr, operands)
 
     def _converted(self, value: str, source: str, target: str) -> str:
         self.count += 1
