@@ -142,7 +142,7 @@ class CudaBackend(Backend):
         from accord.backends.cuda.families import declared
         from accord.backends.cuda.families.roots import ROOTS
         from accord.backends.cuda.families.table import TABLE
-        from accord.backends.cuda.loops import lower_loops
+        from accord.backends.cuda.loop_phases import lower_loops
         from accord.backends.fused import select_fused
         from accord.backends.loops.program import lowered
 

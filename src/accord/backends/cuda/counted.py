@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from accord.backends.cuda.late import start_native
-from accord.backends.cuda.loops import lower_loops
+from accord.backends.cuda.loop_phases import lower_loops
 from accord.backends.loops.program import Lookup, LoopProgram, Operand, Output, lowered, program_phase
 from accord.backends.loops.values import Reduction, Result
 from accord.backends.memory import DeviceArray

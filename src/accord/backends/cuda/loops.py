@@ -8,33 +8,31 @@ the output, a rectangle of both axes, so that both sides are read and written in
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from accord.backends.cuda.code import CudaLaunch, KernelText, hints_of
+from accord.backends.cuda.code import KernelText
+from accord.backends.cuda.lines import ceildiv, power_of_two
 from accord.backends.cuda.loop_writer import LoopWriter
 from accord.backends.loops.nest import magnitude, merge_axes
-from accord.backends.loops.program import LoopProgram, Lowered, Operand, Output
-from accord.backends.loops.split import Buffer, Stage, can_split, parts_of, split
+from accord.backends.loops.program import LoopProgram, Operand, Output
 from accord.backends.loops.values import Reduction, Result
-from accord.backends.protocol import Phase
 from accord.errors import CompileError
-from accord.expr.lang import Expr, bits, topological
+from accord.expr.lang import Expr, topological
 from accord.ir.dims import DimLike
 from accord.ir.strides import Access
 from accord.record import record
 
-__all__ = ["Geometry", "LoopKernel", "Stream", "geometry", "loop_kernel", "lower_loops"]
+__all__ = ["Geometry", "LoopKernel", "LoopTile", "Stream", "geometry", "is_wide", "loop_kernel", "reach", "tiles"]
 
 #: Elements of a tile of rows, and the longest row that is held as a whole.
 _TILE, _LONGEST = 4096, 16384
+#: Elements of a short row, and those of a longer one for each warp; rows that are few, and warps that are not.
+_NARROW, _A_WARP, _FEW, _BUSY = 256, 1024, 264, 132 * 16
+_WARP, _MOST_WARPS = 32, 16
 #: Elements of a tile without reductions; sides of one that is turned.
 _FLAT, _SIDE = 1024, 64
-#: Elements that take a program as long as a kernel more takes.
-_WORTH = 16384
 
 
 @record
@@ -247,94 +245,42 @@ def _turned(accesses: Sequence[Access], kept: int) -> int | None:
     return None
 
 
-def lower_loops(program: LoopProgram, sources: Sequence[int], targets: Sequence[int], scratch: int) -> Lowered:
-    """A phase that runs ``program``; see :func:`accord.backends.loops.program.lowered`.
-
-    Raises:
-        CompileError: a place waits for a reduction.
-    """
-    kernel, dims = loop_kernel(program)
-    cut = _cut(program, kernel, dims) if scratch >= 0 else None
-    if cut is not None:
-        return _in_stages(*split(program, *cut), sources, targets, scratch)
-    launch = functools.partial(_launch, kernel, hints_of(dims))
-    return Lowered((Phase(kernel, (*sources, *targets), dims, launch),), 0, kernel.may_overwrite)
-
-
-def _cut(program: LoopProgram, kernel: LoopKernel, dims: Sequence[DimLike]) -> tuple[int, int] | None:
-    """The axis to cut and into how many parts, where rows are long and keep few processors busy."""
-    sizes = [d for d in dims if isinstance(d, int)]
-    if not can_split(program) or len(sizes) < len(dims) or 0 in sizes[: kernel.kept + kernel.reduced]:
-        return None
-    from accord.backends.cuda.driver import device
-
-    processors = device().processors
-    programs = geometry(kernel, sizes).grid[0]
-    extents = sizes[: kernel.kept + kernel.reduced]
-    each = math.prod(extents) // programs
-    if 2 * programs > processors or each < 2 * _WORTH:
-        return None
-    rows = _ceil(math.prod(extents[: kernel.kept]), programs)
-    found = parts_of(program, 2 * processors // programs, _ceil(_WORTH, rows))
-    if found is None or each < _WORTH * len(split(program, *found)[0]):
-        return None
-    return found
-
-
-def _in_stages(
-    stages: Sequence[Stage], buffers: Sequence[Buffer], sources: Sequence[int], targets: Sequence[int], scratch: int
-) -> Lowered:
-    """Phases for stages, whose buffers follow each other in the workspace."""
-    starts: list[int] = []
-    end = 0
-    for b in buffers:
-        starts.append(end)
-        end += -(-b.count * max(8, bits(b.dtype)) // 8 // 256) * 256
-    phases = []
-    for stage in stages:
-        kernel, dims = loop_kernel(stage.program)
-        launch = functools.partial(_launch, kernel, hints_of(dims))
-        numbers = [(n, of) for of, ns in ((sources, stage.sources), (targets, stage.targets)) for n in ns]
-        places = tuple(scratch if n < 0 else of[n] for n, of in numbers)
-        shifts = tuple(starts[~n] if n < 0 else 0 for n, _ in numbers)
-        phases.append(Phase(kernel, places, dims, functools.partial(_shifted, launch, shifts)))
-    return Lowered(tuple(phases), end, _never)
-
-
-def _shifted(
-    launch: Callable[[Sequence[int]], CudaLaunch], shifts: tuple[int, ...], sizes: Sequence[int]
-) -> CudaLaunch:
-    return replace(launch(sizes), shifts=shifts)
-
-
-def _never(output: int, number: int) -> bool:
-    """Stages read operands after others have stored outputs."""
-    del output, number
-    return False
-
-
-def _launch(kernel: LoopKernel, hints: tuple[str, ...], sizes: Sequence[int]) -> CudaLaunch:
-    shape = geometry(kernel, sizes)
-    extents = sizes[: kernel.kept + kernel.reduced]
-    wide = _is_wide(kernel, sizes)
-    constants = (("BM", shape.rows), ("BR", shape.columns), ("WHOLE", shape.whole), ("WIDE", wide))
-    tasks = 0 if 0 in extents[: kernel.kept] else math.prod(shape.grid)
-    return CudaLaunch(tuple(sizes), tasks, (*shape.grid, 1), constants, hints, wide, shape.warps)
-
-
-def _is_wide(kernel: LoopKernel, sizes: Sequence[int]) -> bool:
+def is_wide(kernel: LoopKernel, sizes: Sequence[int]) -> bool:
     """Whether a place in a stream, or a number of elements, needs more than 31 bits."""
+    elements = math.prod(sizes[: kernel.kept + kernel.reduced])
+    return max(elements, *_ends(kernel, sizes)) + 2 * _LONGEST >= 1 << 31
+
+
+def reach(kernel: LoopKernel, sizes: Sequence[int]) -> tuple[int, ...]:
+    """For each pointer, elements of its memory up to the last one that may be touched."""
+    return tuple(end + 1 for s, end in zip(kernel.streams, _ends(kernel, sizes), strict=True) if s.memory)
+
+
+def _ends(kernel: LoopKernel, sizes: Sequence[int]) -> list[int]:
+    """For each stream, the place of its last element."""
     axes = kernel.kept + kernel.reduced
-    extents, rest = sizes[:axes], iter(sizes[axes:])
-    reach = math.prod(extents)
+    extents, rest, found = sizes[:axes], iter(sizes[axes:]), []
     for s in kernel.streams:
         place = abs(next(rest))
         for n, kind in zip(extents, s.kinds, strict=True):
             place += abs(n - 1) * (0 if kind == "0" else 1 if kind == "1" else abs(next(rest)))
         for _ in s.places:
             place += abs(next(rest)) * next(rest)
-        reach = max(reach, place)
-    return reach + 2 * _LONGEST >= 1 << 31
+        found.append(place)
+    return found
+
+
+@record
+class LoopTile:
+    """How rows that are held as a whole are spread.
+
+    Attributes:
+        rows: Of a program.
+        warps: Likewise.
+    """
+
+    rows: int
+    warps: int
 
 
 @record
@@ -356,33 +302,55 @@ class Geometry:
     warps: int
 
 
-def geometry(kernel: LoopKernel, sizes: Sequence[int]) -> Geometry:
-    """The launch for given sizes of all axes."""
-    kept = math.prod(sizes[: kernel.kept])
-    length = math.prod(sizes[kernel.kept : kernel.kept + kernel.reduced])
+def geometry(kernel: LoopKernel, sizes: Sequence[int], tile: LoopTile | None = None) -> Geometry:
+    """The launch for given sizes of all axes.
+
+    Args:
+        kernel: What is computed.
+        sizes: Values of its dims.
+        tile: How rows are spread, see :func:`tiles`; None: by rule.
+    """
+    kept, length = _rows(kernel, sizes)
     if not kernel.reduced:
-        return Geometry((_ceil(kept, _FLAT), 1), _FLAT, 1, True, 4)
+        return Geometry((ceildiv(kept, _FLAT), 1), _FLAT, 1, True, 4)
     if not kernel.reductions:
-        return Geometry((_ceil(kept, _SIDE), _ceil(length, _SIDE)), _SIDE, _SIDE, False, 4)
-    whole = length <= _LONGEST
-    columns = min(_power(length), _LONGEST if whole else _TILE)
+        return Geometry((ceildiv(kept, _SIDE), ceildiv(length, _SIDE)), _SIDE, _SIDE, False, 4)
     if _columns_first(kernel):
-        columns = min(columns, _TILE // _SIDE)
-        whole = length <= columns
-        return Geometry((_ceil(kept, _SIDE), 1), _SIDE, columns, whole, 4)
-    rows = min(max(1, _TILE // columns), _power(max(1, kept // 264)))
-    return Geometry((_ceil(kept, rows), 1), rows, columns, whole, 4 if columns * rows <= _TILE else 8)
+        columns = min(power_of_two(length), _TILE // _SIDE)
+        return Geometry((ceildiv(kept, _SIDE), 1), _SIDE, columns, length <= columns, 4)
+    if length > _LONGEST:
+        return Geometry((kept, 1), 1, _TILE, False, 4)
+    tile = tile or tiles(kernel, sizes)[0]
+    return Geometry((ceildiv(kept, tile.rows), 1), tile.rows, power_of_two(length), True, tile.warps)
+
+
+def tiles(kernel: LoopKernel, sizes: Sequence[int]) -> tuple[LoopTile, ...]:
+    """How rows may be spread, the likely best first; empty where there is one way only.
+
+    A row in one warp is reduced without a barrier; where rows are few, more warps for each keep the device busy. (Seen
+    on one H200 with rows of 768: 26 us for 32,768 of them in a warp each, 33 in four warps each.)
+    """
+    kept, length = _rows(kernel, sizes)
+    if not kernel.reductions or _columns_first(kernel) or length > _LONGEST:
+        return ()
+    columns = power_of_two(length)
+    if columns <= _NARROW:
+        most = min(_TILE // columns, power_of_two(max(1, kept // _FEW)))
+        shapes = [(most, 4), (min(most, _NARROW // columns * 2), 1), (max(1, most // 4), 4), (max(1, most // 4), 1)]
+    else:
+        warps = max(1, columns // _A_WARP)
+        more = warps
+        while more * kept < _BUSY and columns > 16 * _WARP * more:
+            more *= 2
+        shapes = [(1, more), (1, warps), (1, 2 * warps), (1, 4 * warps), (2, 2 * warps), (max(1, _TILE // columns), 4)]
+    return tuple(dict.fromkeys(LoopTile(rows, min(_MOST_WARPS, warps)) for rows, warps in shapes))
+
+
+def _rows(kernel: LoopKernel, sizes: Sequence[int]) -> tuple[int, int]:
+    """How many there are, and their length."""
+    return math.prod(sizes[: kernel.kept]), math.prod(sizes[kernel.kept : kernel.kept + kernel.reduced])
 
 
 def _columns_first(kernel: LoopKernel) -> bool:
     """Whether neighbours in memory are neighbours along a kept axis."""
     return any(s.memory and "1" in s.kinds[: kernel.kept] for s in kernel.streams[: -len(kernel.outputs)])
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _power(n: int) -> int:
-    """The least power of two that is not below ``n``."""
-    return 1 << max(0, n - 1).bit_length()
