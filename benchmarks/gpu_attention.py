@@ -146,7 +146,7 @@ class Problem:
         values = dict(zip(self.kernel.names, self.dims, strict=True)) | memory
         if isinstance(tiles, HopperTiles):
             h, hopper = hopper_geometry(self.kernel, tiles, self.dims, 132), HopperAttention(self.kernel)
-            values |= {**h.constants, "section": h.section}
+            values |= h.constants
             options = {"num_warps": h.warps}
             parts: list[tuple[KernelText, Any, Any]] = [(hopper, (h.grid, 1, 1), options)]
         else:

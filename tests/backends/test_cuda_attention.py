@@ -274,7 +274,7 @@ def test_hoppers_protocol(c, seed, processors, tiles):
     kernel, dims = attention_kernel(*heads, case.sizes(), case.features)
     shape = hopper_geometry(kernel, tiles, dims, processors)
     values = {n: data for n, (data, _) in case.tensors.items()} | dict(zip(kernel.names, dims, strict=True))
-    values |= {**shape.constants, "section": 1 + seed % 3} | ({} if case.valid is None else {"n": case.valid})
+    values |= shape.constants | ({} if case.valid is None else {"n": case.valid})
     hopper = HopperAttention(kernel)
     run_gluon(hopper.symbol, hopper.text(), values, shape.grid, seed)
     np.testing.assert_allclose(case.read("y").astype(np.float64), case.expected(), rtol=4e-3, atol=4e-3)
@@ -353,7 +353,7 @@ def test_hoppers_kernel_compiles(folder, name):
     hopper = HopperAttention(kernel)
     for tiles in hopper_candidates(kernel)[:: 3 if name == "f16" else 9]:
         shape = hopper_geometry(kernel, tiles, dims, 132)
-        values = values_of(kernel, JoiningKernel(kernel), dims=dims) | shape.constants | {"section": shape.section}
+        values = values_of(kernel, JoiningKernel(kernel), dims=dims) | shape.constants
         made = compiled(folder, hopper.symbol, hopper.text(), values, 90, num_warps=shape.warps)
         assert made.threads == 384
         assert over_limits(ARCHITECTURES["sm_90"], made.resources, made.shared, made.threads)[0] == []

@@ -65,11 +65,11 @@ class AttentionChoice(Choice):
 
         shape = hopper_geometry(self.kernel, way, self.sizes, device().processors)
         launch = CudaLaunch(
-            (*self.sizes, shape.section),
+            self.sizes,
             shape.grid,
             (shape.grid, 1, 1),
             tuple(shape.constants.items()),
-            (*map(_loose, self.hints, self.sizes), ""),
+            tuple(map(_loose, self.hints, self.sizes)),
             _is_wide(self.sizes),
             shape.warps,
             1,

@@ -40,6 +40,7 @@ CONSTANTS: Final = (
     "SPLITS",
     "PARTS",
     "DESCRIBED",
+    "COPIED",
     "FLAT",
     "EVEN_M",
     "EVEN_N",
@@ -281,10 +282,15 @@ class Writer:
             self.emit(f"a_in = ({' & '.join(rows)})[:, None] & k_in[None, :]")
             self.emit("b_in = k_in[:, None] & n_in[None, :]")
             self.windows("a_in", lambda axis: self.step_taps(axis, flat=flat), kept)
-            a = self.factor(self.k.a, 0, lambda i: self.read(i, "a_in", flat=flat, described=described), "a_in")
             if self.k.tail:
                 place = f"k % {last}" if flat else "start + step"
-                a = self.named(f"tl.where(({place} < {last} - {self.k.tail})[None, :], {a}, 0).to({a}.dtype)")
+                self.emit(f"counts = ({place} < {last} - {self.k.tail})[None, :]")
+                with self.indented("if COPIED:"):
+                    self.emit("a_in = a_in & counts")
+            a = self.factor(self.k.a, 0, lambda i: self.read(i, "a_in", flat=flat, described=described), "a_in")
+            if self.k.tail:  # what passes through registers is read in larger pieces than what a mask lets through
+                with self.indented("if not COPIED:"):
+                    self.emit(f"{a} = tl.where(counts, {a}, 0).to({a}.dtype)")
             b = self.factor(self.k.b, 1, lambda i: self.read(i, "b_in", flat=flat, described=described), "b_in")
             precision = f', input_precision="{self.k.precision}"' if self.k.product == "f32" else ""
             acc = TYPES[accumulator(self.k.product)]

@@ -24,8 +24,6 @@ __all__ = ["HopperAttention", "HopperGeometry", "HopperTiles", "hopper_candidate
 
 #: Queries of a block, and of one of its groups.
 ROWS, _GROUP = 128, 64
-#: Bytes of keys and values that stay in the second cache.
-_CACHE = 32 << 20
 _WARPS = 4
 
 
@@ -52,20 +50,18 @@ class HopperGeometry:
 
     Attributes:
         grid: Blocks.
-        section: Pairs of image and head whose tiles are taken together, those that see most first; a parameter.
         constants: Compile-time parameters.
         warps: Of the first group; the compiler adds the others.
     """
 
     grid: int
-    section: int
     constants: Mapping[str, int | bool]
     warps: int = _WARPS
 
 
 @record
 class HopperAttention(KernelText):
-    """The Gluon text of one pattern of attention; parameters are those of the pattern, then ``section``."""
+    """The Gluon text of one pattern of attention; parameters are those of the pattern."""
 
     kernel: AttentionKernel
 
@@ -83,7 +79,7 @@ class HopperAttention(KernelText):
         """The module."""
         k = self.kernel
         own = ", ".join((*(["n"] if k.valid else []), "length", "keys", "offset", *_windows(k)))
-        parameters = [*k.memory, *k.names, "section", *(f"{c}: tl.constexpr" for c in _CONSTANTS)]
+        parameters = [*k.memory, *k.names, *(f"{c}: tl.constexpr" for c in _CONSTANTS)]
         values = {
             "BOUNDS": own,
             "NAME": self.symbol,
@@ -101,7 +97,7 @@ class HopperAttention(KernelText):
         return as_gluon(f"{text}\n\n{_bounds(k, own)}\n\n{_softmax(k)}")
 
 
-_CONSTANTS = ("BLOCK_K", "STAGES", "TURNS")
+_CONSTANTS = ("BLOCK_K", "STAGES", "TURNS", "IN_PAIRS")
 
 
 def suits_hopper(kernel: AttentionKernel, sizes: Sequence[int]) -> bool:
@@ -134,14 +130,13 @@ def hopper_geometry(
     kernel: AttentionKernel, tiles: HopperTiles, sizes: Sequence[int], processors: int
 ) -> HopperGeometry:
     """The launch for values of the kernel's integer parameters on a GPU with so many multiprocessors."""
-    images, heads, _, length, keys = sizes[:5]
+    images, heads, _, length, _ = sizes[:5]
     count = ceildiv(length, ROWS) * images * heads
+    programs = min(count, processors) if tiles.persistent else count
     constants: dict[str, int | bool] = {"BLOCK_K": tiles.keys, "STAGES": tiles.stages, "TURNS": tiles.turns}
-    # as many as have their keys and values in the cache
-    section = max(1, _CACHE // (4 * kernel.size * keys))
-    return HopperGeometry(
-        min(count, processors) if tiles.persistent else count, section if kernel.causal else 1, constants
-    )
+    # one tile after the other wastes 13 % of 132 multiprocessors' time with 64 heads of 4096 causal queries
+    constants["IN_PAIRS"] = kernel.causal and programs < count
+    return HopperGeometry(programs, constants)
 
 
 def _windows(k: AttentionKernel) -> list[str]:
@@ -223,21 +218,21 @@ def <NAME>(<PARAMETERS>):
     fence_async_shared()
     members = heads // groups
     blocks = tl.cdiv(length, 128)
-    pairs = images * heads
+    tiles = images * heads * blocks
     tl.warp_specialize(
         [
             (consume, (
                 y + y_o, y_b, y_h, y_l, q_tiles, y_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full,
-                v_empty, turn, images, heads, blocks, pairs, section, <BOUNDS>,
-                tl.constexpr(0), BLOCK_K, STAGES, TURNS)),
+                v_empty, turn, images, heads, blocks, tiles, <BOUNDS>,
+                tl.constexpr(0), BLOCK_K, STAGES, TURNS, IN_PAIRS)),
             (consume, (
                 y + y_o, y_b, y_h, y_l, q_tiles, y_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full,
-                v_empty, turn, images, heads, blocks, pairs, section, <BOUNDS>,
-                tl.constexpr(1), BLOCK_K, STAGES, TURNS)),
+                v_empty, turn, images, heads, blocks, tiles, <BOUNDS>,
+                tl.constexpr(1), BLOCK_K, STAGES, TURNS, IN_PAIRS)),
             (produce, (
                 q + q_o, q_b, q_h, q_l, k + k_o, k_b, k_h, k_l, v + v_o, v_b, v_h, v_l, q_tiles, k_tiles, v_tiles,
-                q_full, q_empty, k_full, k_empty, v_full, v_empty, images, heads, groups, members, blocks, pairs,
-                section, <BOUNDS>, BLOCK_K, STAGES)),
+                q_full, q_empty, k_full, k_empty, v_full, v_empty, images, heads, groups, members, blocks, tiles,
+                <BOUNDS>, BLOCK_K, STAGES, IN_PAIRS)),
         ],
         [4, 1],
         [240, 24],
@@ -245,20 +240,33 @@ def <NAME>(<PARAMETERS>):
 
 
 @gluon.jit
-def tile_of(t, heads, blocks, pairs, section):
-    # image, head, and first query
-    number = t // (section * blocks)
-    rest = t % (section * blocks)
-    present = tl.minimum(section, pairs - number * section)
-    pair = number * section + rest % present
-    return pair // heads, pair % heads, (blocks - 1 - rest // present) * 128
+def tiles_of_block(tiles, IN_PAIRS: tl.constexpr):
+    # how many tiles a block has
+    if IN_PAIRS:
+        return tl.cdiv(tl.maximum(tl.cdiv(tiles, 2) - tl.program_id(0), 0), tl.num_programs(0)) * 2
+    return tl.cdiv(tl.maximum(tiles - tl.program_id(0), 0), tl.num_programs(0))
+
+
+@gluon.jit
+def tile_of(tile, heads, blocks, tiles, IN_PAIRS: tl.constexpr):
+    # image, head, and first query; the tile that sees most keys of a head is followed by the one that sees fewest
+    if IN_PAIRS:
+        number = tile // 2 * tl.num_programs(0) + tl.program_id(0)
+        t = tl.minimum(number * 2 + tile % 2, tiles - 1)  # of an odd number the last one is made twice
+        place = t % blocks
+        block = tl.where(place % 2 == 0, blocks - 1 - place // 2, place // 2)
+    else:
+        t = tile * tl.num_programs(0) + tl.program_id(0)
+        block = blocks - 1 - t % blocks
+    pair = t // blocks
+    return pair // heads, pair % heads, block * 128
 
 
 @gluon.jit
 def produce(
     q, q_b, q_h, q_l, k, k_b, k_h, k_l, v, v_b, v_h, v_l, q_tiles, k_tiles, v_tiles,
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, images, heads, groups, members, blocks, pairs, section, <BOUNDS>,
-    BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, images, heads, groups, members, blocks, tiles, <BOUNDS>,
+    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):
     SIZE: tl.constexpr = q_tiles.shape[4]
     BYTES: tl.constexpr = BLOCK_K * SIZE * 2
@@ -270,9 +278,8 @@ def produce(
         v, [images, groups, keys, SIZE], [v_b, v_h, v_l, 1], [1, 1, BLOCK_K, SIZE], v_tiles.layout)
     <WAIT>
     step = 0
-    tile = 0
-    for t in range(tl.program_id(0), blocks * pairs, tl.num_programs(0)):
-        image, head, first = tile_of(t, heads, blocks, pairs, section)
+    for tile in range(tiles_of_block(tiles, IN_PAIRS)):
+        image, head, first = tile_of(tile, heads, blocks, tiles, IN_PAIRS)
         group = head // members
         low, high, all_low, all_high, here, limit = bounds(
             first, tl.minimum(first + 128, length) - 1, image, <BOUNDS>, BLOCK_K)
@@ -290,15 +297,14 @@ def produce(
             mbarrier.expect(v_full.index(stage), BYTES)
             load_tile(values, [image, group, i * BLOCK_K, 0], v_full.index(stage), v_tiles.index(stage))
             step += 1
-        tile += 1
     <NEXT>
 
 
 @gluon.jit
 def consume(
     y, y_b, y_h, y_l, q_tiles, y_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, turn,
-    images, heads, blocks, pairs, section, <BOUNDS>,
-    WHO: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, TURNS: tl.constexpr,
+    images, heads, blocks, tiles, <BOUNDS>,
+    WHO: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, TURNS: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):
     SIZE: tl.constexpr = q_tiles.shape[4]
     s_layout: tl.constexpr = tl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_K, 16])
@@ -309,9 +315,8 @@ def consume(
     q = q_tiles.index(WHO).reshape([64, SIZE])
     <WAIT>
     step = 0
-    tile = 0
-    for t in range(tl.program_id(0), blocks * pairs, tl.num_programs(0)):
-        image, head, first = tile_of(t, heads, blocks, pairs, section)
+    for tile in range(tiles_of_block(tiles, IN_PAIRS)):
+        image, head, first = tile_of(tile, heads, blocks, tiles, IN_PAIRS)
         low, high, all_low, all_high, here, limit = bounds(
             first, tl.minimum(first + 128, length) - 1, image, <BOUNDS>, BLOCK_K)
         first += WHO * 64
@@ -364,7 +369,6 @@ def consume(
         y_tiles.index(WHO).reshape([64, SIZE]).store(o.to(q.dtype))
         fence_async_shared()
         store_tile(results, [image, head, first, 0], y_tiles.index(WHO))
-        tile += 1
     tma.store_wait(0)
 
 

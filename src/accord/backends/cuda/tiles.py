@@ -186,6 +186,7 @@ def _constants(kernel: ContractionKernel, tile: Tile, p: Problem, splits: int) -
         ("SPLITS", splits),
         ("PARTS", min(4, max(1, tile.m * tile.n // (32 * tile.warps * held)))),
         ("DESCRIBED", tile.described),
+        ("COPIED", tile.stages > 1),
         ("FLAT", tile.flat),
         ("EVEN_M", p.m % tile.m == 0),
         ("EVEN_N", p.n % tile.n == 0),
@@ -257,11 +258,11 @@ def candidates(
     if device.architecture == 90 and suits_hopper(kernel, sizes):
         found += [(_hopper_cycles(kernel, sizes, p, device, t), t) for t in _hopper_tiles(kernel, p, device)]
     ranked = sorted((cycles, i, t) for i, (cycles, t) in enumerate(found))
-    shapes: Counter[tuple[int, int, bool, bool]] = Counter()
+    shapes: Counter[tuple[int, int, bool, bool, bool]] = Counter()
     first: list[Tile] = []
     others: list[Tile] = []
     for _, _, tile in ranked:  # few of each shape first
-        shape = (tile.m, tile.n, tile.hopper > 0, tile.turns)
+        shape = (tile.m, tile.n, tile.hopper > 0, tile.turns, tile.stages > 1)
         shapes[shape] += 1
         (others if shapes[shape] > _ALIKE else first).append(tile)
     return _some([*first, *others], most)
@@ -314,10 +315,9 @@ def _sensible(kernel: ContractionKernel, p: Problem, device: Device, *, describe
                 depths = (128 // item, 256 // item, 512 // item)
             for k in sorted({min(k, max(16, 32 // item, _power(length))) for k in depths}):
                 most = min(4, device.shared // ((m + n) * k * item)) if not exact else 2
-                if kernel.tail:  # copies that are ahead of their use do not help
-                    most = 1
                 steps = -(-p.k // k) if flat else p.outer * -(-p.inner // k)
-                for stages in range(min(most, max(2, most - 1)), most + 1):
+                few = [1] if kernel.tail else []  # what does not count is left out in registers, or not copied
+                for stages in (*few, *range(min(most, max(2, most - 1)), most + 1)):
                     for splits in _splits(p, m, n, steps, device):
                         yield Tile(m, n, k, warps, stages, 8, splits, flat)
                         if whole:
