@@ -485,6 +485,16 @@ def test_a_mean_by_a_size_computed_at_run_time():
     becomes(g.model({"x": ["n", "m", 8]}, y), {"x": rand(2, 5, 8)}, ["ReduceMean"])
 
 
+@pytest.mark.parametrize("empty", [1, 2])
+def test_a_sum_of_nothing_is_no_mean(empty):
+    """Along an axis without elements there is no number of them to divide by."""
+    g, shape = G(18), [2, 4, 3, 5]
+    shape[empty] = 0
+    y = g("Mul", g.axes("ReduceSum", "x", [1, 2]), 0.25)
+    proto = g.model({"x": shape}, y)
+    same(proto, {"x": rand(*shape)}, compiled(proto))
+
+
 def test_a_sum_divided_by_something_else_stays():
     g = G(13)
     stays(g.model({"x": ["n", 5, 8]}, g("Div", g.axes("ReduceSum", "x", [1], keepdims=1), 6.0)))

@@ -49,16 +49,16 @@ class RecogniseMean(Rule):
             return None
         try:
             algebra, term = read(region, context)
+            if len(term.poly) != 1:
+                return None
+            ((monomial, c),) = term.poly.items()
+            sums = [a for n, _ in monomial if isinstance(a := algebra.atom(n), Reduced)]
+            if len(sums) != 1 or sums[0].of != ((algebra.variable, 1.0),) or c.size != 1:
+                return None
+            axes = sums[0].axes
+            ((key, unit),) = algebra.mean(algebra.x().poly, axes).items()
         except UnfitError:
             return None
-        if len(term.poly) != 1:
-            return None
-        ((monomial, c),) = term.poly.items()
-        sums = [a for n, _ in monomial if isinstance(a := algebra.atom(n), Reduced)]
-        if len(sums) != 1 or sums[0].of != ((algebra.variable, 1.0),) or c.size != 1:
-            return None
-        axes = sums[0].axes
-        ((key, unit),) = algebra.mean(algebra.x().poly, axes).items()
         if monomial != key or not np.allclose(c, unit, rtol=tolerance(dtype)):
             return None
         rank = algebra.rank
