@@ -49,8 +49,8 @@ def agrees(got, expected, size, dtype):
 
 sizes = st.sampled_from([0, 1, 2, 3, 5, 8, 16, 17, 33, 50])
 tiles = st.builds(
-    Tile, st.sampled_from([16, 32]), st.sampled_from([16, 32]), st.sampled_from([32, 64]), st.just(4), st.sampled_from([1, 2]),
-    st.sampled_from([1, 3]), st.sampled_from([1, 1, 2, 5]), st.booleans(),
+    Tile, st.sampled_from([16, 32]), st.sampled_from([16, 32]), st.sampled_from([32, 64]), st.just(4),
+    st.sampled_from([1, 2]), st.sampled_from([1, 3]), st.sampled_from([1, 1, 2, 5]), st.booleans(),
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ __all__ = ["ContractionChoice", "contraction_choice", "gpu"]
 Way: TypeAlias = Tile | LibraryProduct
 
 #: Tiles that are measured, and algorithms of the library.
-_MEASURED, _ALGORITHMS = 8, 3
+_MEASURED, _ALGORITHMS = 8, 6
 #: Bytes of a workspace that tiles worth a measurement may take, where the one by rule takes less.
 _ROOM: Final = 32 << 20
 
