@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from accord.backends.cuda.choices import Choice, Chosen, Operand, Started
-from accord.backends.cuda.code import CudaLaunch, hints_of
+from accord.backends.cuda.code import CudaLaunch, exact_hints, hints_of
 from accord.backends.cuda.lines import ceildiv
 from accord.backends.cuda.loops import LoopKernel, LoopTile, geometry, is_wide, loop_kernel, reach, tiles
 from accord.backends.loops.program import LoopProgram, Lowered
@@ -34,10 +34,11 @@ def lower_loops(program: LoopProgram, sources: Sequence[int], targets: Sequence[
     cut = _cut(program, kernel, dims) if scratch >= 0 else None
     if cut is not None:
         return _in_stages(*split(program, *cut), sources, targets, scratch)
-    hints = hints_of(dims)
-    launch: Callable[[Sequence[int]], Launch] = functools.partial(_launch, kernel, hints)
-    if _is_choice(kernel):
-        launch = Chosen(functools.partial(loop_choice, kernel, hints), 0)
+    launch: Callable[[Sequence[int]], Launch]
+    if _is_choice(kernel):  # rows whose length is always the same have no elements that may be outside
+        launch = Chosen(functools.partial(loop_choice, kernel, exact_hints(dims)), 0)
+    else:
+        launch = functools.partial(_launch, kernel, hints_of(dims))
     return Lowered((Phase(kernel, (*sources, *targets), dims, launch),), 0, kernel.may_overwrite)
 
 
@@ -101,7 +102,8 @@ def _launch(
     wide = is_wide(kernel, sizes)
     constants = (("BM", shape.rows), ("BR", shape.columns), ("WHOLE", shape.whole), ("WIDE", wide))
     tasks = 0 if 0 in extents[: kernel.kept] else math.prod(shape.grid)
-    return CudaLaunch(tuple(sizes), tasks, (*shape.grid, 1), constants, hints, wide, shape.warps)
+    made = CudaLaunch.of(kernel.names, sizes, hints, (*shape.grid, 1), dict(constants), wide=wide, warps=shape.warps)
+    return replace(made, tasks=tasks)
 
 
 # tiles by measurement
@@ -113,7 +115,7 @@ class LoopChoice(Choice):
 
     Attributes:
         kernel: The pattern.
-        hints: What is known of sizes in general, see :class:`~accord.backends.cuda.code.CudaLaunch`.
+        hints: What is known of sizes in general, see :func:`~accord.backends.cuda.code.exact_hints`.
         sizes: Values of its dims.
         rule: The tile by rule.
     """

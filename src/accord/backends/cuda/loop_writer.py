@@ -41,10 +41,7 @@ class LoopWriter:
         k = self.k
         names = [f"p{i}" for i, s in enumerate(k.streams) if s.memory]
         names += ["refusal"] if k.refuses else []
-        names += [f"e{a}" for a in range(k.kept + k.reduced)]
-        for i, s in enumerate(k.streams):
-            names += [f"o{i}", *(f"s{i}_{a}" for a, kind in enumerate(s.kinds) if kind == "s")]
-            names += [f"{what}{i}_{j}" for j in range(len(s.places)) for what in ("g", "n")]
+        names += k.names
         self._kept()
         if k.reduced:
             self._rows()

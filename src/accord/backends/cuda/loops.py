@@ -112,6 +112,15 @@ class LoopKernel(KernelText):
         """Whether an index can be one that it refuses."""
         return any(not p.skip for s in self.streams for p in s.places)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its integer parameters, in order."""
+        found = [f"e{a}" for a in range(self.kept + self.reduced)]
+        for i, s in enumerate(self.streams):
+            found += [f"o{i}", *(f"s{i}_{a}" for a, kind in enumerate(s.kinds) if kind == "s")]
+            found += [f"{what}{i}_{j}" for j in range(len(s.places)) for what in ("g", "n")]
+        return tuple(found)
+
     def text(self) -> str:
         """The module."""
         return LoopWriter(self).module()
