@@ -261,6 +261,7 @@ class Tiles:
         warps: Of a program.
         stages: Steps whose keys and values are on their way at once.
         descriptors: Keys and values come through the bulk copy engine: their strides have to be whole 16 bytes.
+        registers: Of a thread at most; 0: as many as it takes.
     """
 
     rows: int
@@ -268,6 +269,7 @@ class Tiles:
     warps: int
     stages: int
     descriptors: bool = False
+    registers: int = 0
 
 
 @record
@@ -361,6 +363,8 @@ def candidates(kernel: AttentionKernel, architecture: int, sizes: Sequence[int])
         large = [Tiles(128, 64, 8, 3), Tiles(128, 128, 8, 2), Tiles(128, 64, 8, 3, descriptors=True)]
         large.append(Tiles(128, 128, 8, 2, descriptors=True))
         small = [Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(64, 128, 4, 2), Tiles(128, 64, 4, 3)]
+        if widest <= 64:  # five programs to a multiprocessor instead of four
+            small.append(Tiles(64, 64, 4, 2, registers=96))
         blocks = sizes[0] * heads * ceildiv(length, 128)
         found = [*small, *large] if widest <= 64 or blocks < _PROGRAMS else [*large, *small]
     else:

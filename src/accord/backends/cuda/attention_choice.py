@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from accord.backends.cuda.attention import AttentionKernel, Tiles, candidates, geometry
@@ -127,10 +128,11 @@ def plain_launch(kernel: AttentionKernel, tiles: Tiles, hints: tuple[str, ...], 
         _loose(hint, size) if name in _PASSED else hint
         for name, size, hint in zip(kernel.names, sizes, hints, strict=True)
     )
-    return CudaLaunch.of(
+    made = CudaLaunch.of(
         kernel.names, sizes, known, (*shape.grid, 1), shape.constants,
         wide=_is_wide(sizes), warps=tiles.warps, stages=tiles.stages,
     )  # fmt: skip
+    return replace(made, registers=tiles.registers)
 
 
 def _loose(hint: str, size: int) -> str:

@@ -211,6 +211,7 @@ class CudaLaunch(Launch):
         block: Threads of a block, three axes; the first is 0 where the machine code says it.
         dynamic: Bytes of dynamic shared memory that the launch asks for, beyond what the machine code says.
         text: What is started instead of the phase's own text.
+        registers: Of a thread at most, so that more programs are at work; 0: as many as it takes.
     """
 
     grid: tuple[int, int, int] = (1, 1, 1)
@@ -225,6 +226,7 @@ class CudaLaunch(Launch):
     block: tuple[int, int, int] = (0, 1, 1)
     dynamic: int = 0
     text: KernelText | None = None
+    registers: int = 0
 
     @staticmethod
     def of(
@@ -272,6 +274,7 @@ class Variant:
         stages: Of software pipelines.
         maps: Types of tensor maps.
         early: It waits by itself, and lets the next one start early; see :data:`EARLY`.
+        registers: Of a thread at most; 0: as many as it takes.
     """
 
     kernel: KernelText
@@ -283,6 +286,7 @@ class Variant:
     stages: int
     maps: tuple[str, ...] = ()
     early: bool = False
+    registers: int = 0
 
     @staticmethod
     def of(kernel: KernelText, launch: CudaLaunch, *, aligned: bool) -> Variant:
@@ -293,13 +297,17 @@ class Variant:
         """
         maps, early = tuple(m.type for m in launch.maps), not kernel.foreign and _starts_early()
         return Variant(
-            kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages, maps, early
-        )
+            kernel, launch.constants, launch.hints, launch.wide, aligned, launch.warps, launch.stages, maps, early,
+            launch.registers,
+        )  # fmt: skip
 
     @property
     def settings(self) -> tuple[Any, ...]:
         """All but the text, in order."""
-        return self.constants, self.hints, self.wide, self.aligned, self.warps, self.stages, self.maps, self.early
+        return (
+            self.constants, self.hints, self.wide, self.aligned, self.warps, self.stages, self.maps, self.early,
+            self.registers,
+        )  # fmt: skip
 
 
 @record
@@ -454,6 +462,8 @@ def _compiled(variant: Variant, target: int) -> Binary:
         if hint == "16":
             attributes[(i,)] = [["tt.divisibility", 16]]
     options = {"num_warps": variant.warps, "num_stages": variant.stages}
+    if variant.registers:
+        options["maxnreg"] = variant.registers
     compiled = compile_function(function, signature, values, attributes, target, options, kernel.symbol)
     # a tensor map is passed with its shape and strides
     walks = sum(2 * t.partition("]")[0].count(",") + 2 for t in variant.maps)
