@@ -262,6 +262,38 @@ def test_images_of_few_channels_are_packed(folder, rank, channels, taps, step, d
     assert not np.isfinite(out.values[~finite].astype(np.float32)).any()
 
 
+@given(
+    st.integers(1, 3), st.sampled_from([1, 2, 3, 4]), st.sampled_from(["f16", "bf16"]), st.booleans(), tiles,
+    st.integers(0, 2**32),
+)  # fmt: skip
+@FEW
+def test_patches_are_packed_as_the_rows_of_a_product(folder, rank, channels, dtype, last, tile, seed):
+    """Windows that lie side by side; images may have more than whole ones, or end within one."""
+    rng = np.random.default_rng(seed)
+    images, columns = int(rng.integers(0, 3)), int(rng.integers(1, 20))
+    taps = (*map(int, rng.integers(1, 4, rank - 1)), 8)
+    outs = tuple(map(int, rng.integers(1, 4, rank)))
+    ins = tuple(max(1, o * t + int(rng.integers(-1, 2))) for o, t in zip(outs, taps, strict=True))
+    problem = Convolution(images, 1, channels, columns, ins, outs, taps, taps, (1,) * rank, (0,) * rank)
+    packing = packing_of(problem, dtype)
+    assert packing is not None and packing.patches
+    order = (0, *range(2, 2 + rank), 1) if last else None
+    x, out = (Tensor(rng, dtype, s, order=order) for s in ((images, channels, *ins), (images, columns, *outs)))
+    weights = rng.standard_normal((columns, channels, *taps)).astype(x.memory.dtype)
+    moved, moves = packing.image_kernel(x.access)
+    packed = Tensor(rng, dtype, evaluated(packing.sizes), order=range(2 + 2 * rank))
+    packed.memory[...] = np.nan
+    pack(folder, moved, evaluated(moves), x, packed)
+    filled = Tensor(rng, dtype, packing.weights(weights).shape, order=range(2 + rank))
+    filled.values[...] = packing.weights(weights)
+    kernel, dims = packing.kernel(out.access, cast(operand(0, "f32"), dtype))
+    assert kernel.axes[3] == 1
+    run(folder, kernel, evaluated(dims), tile_for(tile, kernel), [packed, filled, out])
+    place = (taps, (1,) * rank, (0,) * rank, outs, 1)
+    expected = convolution(x.values, weights, *place)
+    agrees(out.values, expected, convolution(np.abs(x.values), np.abs(weights), *place), dtype)
+
+
 @given(st.integers(1, 3), st.sampled_from([1, 5, 40]), st.sampled_from([1, 7, 40]), st.integers(1, 4), st.data())
 @FEW
 def test_products_made_across(folder, columns, batch, rows, depth, data):

@@ -2,7 +2,8 @@
 
 Images are first brought into an order in which a pixel's channels, and so those of all taps along the last axis, follow
 each other, with their borders around them: what a row of the contraction reads for a step is then one piece of memory,
-and nothing has to be asked about where it lies.
+and nothing has to be asked about where it lies. Where windows neither overlap nor have anything in front (patches), all
+that one of them reads is one piece, and the convolution is a product of matrices.
 """
 
 from __future__ import annotations
@@ -49,12 +50,14 @@ class PackKernel(KernelText):
         rank: Number of spatial axes.
         inputs: Channels of a pixel.
         channels: Of a packed pixel, the last ones zeros.
+        patch: Pixels of a patch along each axis; empty: rows of pixels follow each other.
     """
 
     dtype: str
     rank: int
     inputs: int
     channels: int
+    patch: tuple[int, ...] = ()
 
     @property
     def symbol(self) -> str:
@@ -81,10 +84,14 @@ class PackKernel(KernelText):
         code, last = Code(), self.rank - 1
         code("row = tl.program_id(0)", "rest = row")
         for a in reversed(range(last)):
-            code(f"at{a} = rest % n{a} - pad{a}", f"rest = rest // n{a}")
+            code(f"i{a} = rest % n{a}", f"at{a} = i{a} - pad{a}", f"rest = rest // n{a}")
         places = [f"tl.cast(at{a}, tl.int64) * s{a}" for a in range(last)]
         code(f"x += {' + '.join(['tl.cast(rest, tl.int64) * s_image', 'offset', *places])}")
-        code("pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)", f"at{last} = pixel - pad{last}")
+        code(
+            "pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)",
+            f"i{last} = pixel",
+            f"at{last} = pixel - pad{last}",
+        )
         code(f"width = tl.zeros([], tl.int32) + size{last}")
         for a in range(last):  # a row outside has no pixels
             code(f"width = tl.where((at{a} >= 0) & (at{a} < size{a}), width, 0)")
@@ -99,9 +106,20 @@ class PackKernel(KernelText):
         code(f"channel = tl.arange(0, {width})[None, :]")
         code(f"packed = tl.reshape({_joined(values)}, [BLOCK, {width}])")
         code(NEXT)
-        code(f"y += (tl.cast(row, tl.int64) * n{last} + pixel)[:, None] * {self.channels} + channel")
+        code(f"y += ({self._place()})[:, None] * {self.channels} + channel")
         code(f"tl.store(y, packed, mask=(pixel < n{last})[:, None] & (channel < {self.channels}))")
         return HEAD + code.function(self.symbol, ["x", "y", *self.names, "BLOCK: tl.constexpr"])
+
+    def _place(self) -> str:
+        """The number of a packed pixel."""
+        last = self.rank - 1
+        if not self.patch:
+            return f"tl.cast(row, tl.int64) * n{last} + pixel"
+        place, within = "tl.cast(rest, tl.int64)", ""
+        for a, side in enumerate(self.patch):
+            place = f"({place}) * (n{a} // {side}) + i{a} // {side}"
+            within = f"({within}) * {side} + i{a} % {side}" if within else f"i{a} % {side}"
+        return f"({place}) * {math.prod(self.patch)} + {within}"
 
 
 def _joined(values: Sequence[str]) -> str:
@@ -142,6 +160,7 @@ class Packing:
         channels: Of a pixel of the packed image.
         taps: Along the last axis.
         tail: Elements of the depth's last axis that are of no tap.
+        patches: Windows neither overlap nor have anything in front, and what each of them reads is one piece.
     """
 
     of: Convolution
@@ -149,17 +168,28 @@ class Packing:
     channels: int
     taps: int
     tail: int
+    patches: bool = False
 
     @property
     def sizes(self) -> Shape:
-        """Of the packed image: images, spatial axes, channels."""
-        c, found = self.of, []
+        """Of the packed image: images, spatial axes, channels; where it is in patches, their pixels behind them."""
+        c = self.of
+        if self.patches:
+            return (c.images, *c.out_sizes, *c.taps, self.channels)
+        return (c.images, *self._space(), self.channels)
+
+    def _space(self) -> Shape:
+        """Pixels along each axis."""
+        c = self.of
+        if self.patches:
+            return tuple(outputs * taps for outputs, taps in zip(c.out_sizes, c.taps, strict=True))
+        found = []
         for outputs, taps, step, dilation in zip(
             c.out_sizes, (*c.taps[:-1], self.taps), c.steps, c.dilations, strict=True
         ):
             found.append(D.maximum(outputs - 1, 0) * step + (taps - 1) * dilation + 1)
         found[-1] = D.ceildiv(found[-1], _STEP) * _STEP  # rows begin at whole lines
-        return (c.images, *found, self.channels)
+        return tuple(found)
 
     @property
     def bytes(self) -> DimLike:
@@ -174,20 +204,24 @@ class Packing:
         """
         c = self.of
         batch, channel, *space = image.strides
-        axes = zip(self.sizes[1:-1], c.in_sizes, c.pads, space, strict=True)
+        axes = zip(self._space(), c.in_sizes, c.pads, space, strict=True)
         assert isinstance(c.channels, int)
-        kernel = PackKernel(self.dtype, len(space), c.channels, self.channels)
+        patch = tuple(c.taps) if self.patches and D.is_known(c.taps) else ()
+        kernel = PackKernel(self.dtype, len(space), c.channels, self.channels, patch)
         return kernel, (c.images, *(d for axis in axes for d in axis), image.offset, batch, channel)
 
     def kernel(
         self, out: Access, expr: Expr, extras: Sequence[Extra] = ()
     ) -> tuple[ContractionKernel, tuple[DimLike, ...]]:
         """The kernel that multiplies, of the packed image and packed weights; see :meth:`Convolution.kernel`."""
-        c = self.of
+        c, rank = self.of, len(self.of.taps)
         batch, *space, _ = contiguous(self.sizes)
-        rows = (batch, *(s * step for s, step in zip(space, c.steps, strict=True)))
-        taps = tuple(s * dilation for s, dilation in zip(space[:-1], c.dilations[:-1], strict=True))
         depth = (*c.taps[:-1], self.taps * self.channels)
+        if self.patches:
+            rows, taps = (batch, *space[:rank]), tuple(space[rank:-1])
+        else:
+            rows = (batch, *(s * step for s, step in zip(space, c.steps, strict=True)))
+            taps = tuple(s * dilation for s, dilation in zip(space[:-1], c.dilations[:-1], strict=True))
         column, *steps = contiguous((c.columns, *depth))
         return contraction_kernel(
             (c.groups,),
@@ -216,6 +250,9 @@ def packing_of(c: Convolution, dtype: str) -> Packing | None:
         return None
     if dtype not in ("f16", "bf16") or c.taps[-1] == 1 or c.dilations[-1] != 1 or not isinstance(c.steps[-1], int):
         return None
+    apart = c.taps == c.steps and all(p == 0 for p in c.pads) and all(d == 1 for d in c.dilations)
+    if apart and math.prod(c.taps) * c.channels * bits(dtype) // 8 % _WIDEST == 0:
+        return Packing(c, dtype, c.channels, c.taps[-1], 0, patches=True)
     pixel = c.steps[-1] * bits(dtype) // 8  # bytes from row to row for each channel
     channels = c.channels
     if pixel * channels % _WIDEST:
