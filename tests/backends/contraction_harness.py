@@ -12,7 +12,7 @@ from triton_harness import NUMPY, function_of, memory
 
 from accord.backends.cuda.code import Binary, CudaLaunch, KernelText, Variant, binary_of, exact_hints
 from accord.backends.cuda.contraction import ContractionKernel
-from accord.backends.cuda.packing import PackKernel, pack_launch
+from accord.backends.cuda.packing import Packing, PackKernel, pack_launch
 from accord.backends.cuda.tiles import Tile, launches, text_of, workspace
 from accord.ir import dims as D
 from accord.ir.strides import Access
@@ -81,6 +81,20 @@ def pack(folder: Path, kernel: PackKernel, sizes: list[int], image: Tensor, pack
     if launch.tasks:
         call = called(folder, kernel, kernel.symbol, launch, [memory(image.memory), memory(packed.memory)])
         interpret_elsewhere([call], [image.memory, packed.memory], kernel.symbol)
+
+
+def packed(folder: Path, packing: Packing, image: Tensor, weights: Array) -> list[Tensor]:
+    """A packed image, with nothing but NaN where nothing was written, and packed weights."""
+    rng = np.random.default_rng(0)
+    kernel, moves = packing.image_kernel(image.access)
+    shape = evaluated(packing.sizes)
+    moved = Tensor(rng, image.dtype, shape, order=range(len(shape)))
+    moved.memory[...] = np.nan
+    pack(folder, kernel, evaluated(moves), image, moved)
+    values = packing.weights(weights)
+    filled = Tensor(rng, image.dtype, values.shape, order=range(values.ndim))
+    filled.values[...] = values
+    return [moved, filled]
 
 
 def compiled(kernel: ContractionKernel, sizes: list[int], tile: Tile, architecture: int) -> list[Binary]:

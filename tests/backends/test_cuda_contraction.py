@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
 
-from contraction_harness import Tensor, compiled, convolution, evaluated, pack, product, run
+from contraction_harness import Tensor, compiled, convolution, evaluated, packed, product, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -245,14 +245,9 @@ def test_images_of_few_channels_are_packed(folder, rank, channels, taps, step, d
     weights = rng.standard_normal((columns, channels, *taps)).astype(x.memory.dtype)
     if x.values.size and seed % 2:
         x.values[..., -1] = np.inf  # the last column of each row
-    moved, moves = packing.image_kernel(x.access)
-    packed = Tensor(rng, dtype, evaluated(packing.sizes), order=range(2 + rank))
-    packed.memory[...] = np.nan
-    pack(folder, moved, evaluated(moves), x, packed)
-    filled = Tensor(rng, dtype, packing.weights(weights).shape, order=range(2 + rank))
-    filled.values[...] = packing.weights(weights)
     kernel, dims = packing.kernel(out.access, cast(operand(0, "f32"), dtype))
-    run(folder, kernel, evaluated(dims), tile_for(tile, kernel), [packed, filled, out])
+    tensors = [*packed(folder, packing, x, weights), out]
+    run(folder, kernel, evaluated(dims), tile_for(tile, kernel), tensors)
     place = (steps, dilations, pads, outs, 1)
     wild = np.isinf(x.values)
     finite = convolution(wild, np.ones_like(weights), *place) == 0
@@ -280,15 +275,10 @@ def test_patches_are_packed_as_the_rows_of_a_product(folder, rank, channels, dty
     order = (0, *range(2, 2 + rank), 1) if last else None
     x, out = (Tensor(rng, dtype, s, order=order) for s in ((images, channels, *ins), (images, columns, *outs)))
     weights = rng.standard_normal((columns, channels, *taps)).astype(x.memory.dtype)
-    moved, moves = packing.image_kernel(x.access)
-    packed = Tensor(rng, dtype, evaluated(packing.sizes), order=range(2 + 2 * rank))
-    packed.memory[...] = np.nan
-    pack(folder, moved, evaluated(moves), x, packed)
-    filled = Tensor(rng, dtype, packing.weights(weights).shape, order=range(2 + rank))
-    filled.values[...] = packing.weights(weights)
     kernel, dims = packing.kernel(out.access, cast(operand(0, "f32"), dtype))
     assert kernel.axes[3] == 1
-    run(folder, kernel, evaluated(dims), tile_for(tile, kernel), [packed, filled, out])
+    tensors = [*packed(folder, packing, x, weights), out]
+    run(folder, kernel, evaluated(dims), tile_for(tile, kernel), tensors)
     place = (taps, (1,) * rank, (0,) * rank, outs, 1)
     expected = convolution(x.values, weights, *place)
     agrees(out.values, expected, convolution(np.abs(x.values), np.abs(weights), *place), dtype)

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed (190 MB; pip install 'accord[cuda]')")
 
-from contraction_harness import Tensor, convolution, evaluated, pack, product
+from contraction_harness import Tensor, convolution, evaluated, packed, product
 from disassembly import disassembled
 from gluon_harness import Descriptor, Pointer, run_gluon
 from hypothesis import HealthCheck, given, settings
@@ -167,14 +167,10 @@ def test_images_of_few_channels(taps, tmp_path):
     x, out = (Tensor(rng, "f16", s, order=order) for s in ((2, 3, *size), (2, columns, *outs)))
     weights = rng.standard_normal((columns, 3, *taps)).astype(np.float16)
     x.values[..., size[-1] // 2] = np.inf
-    moved, moves = packing.image_kernel(x.access)
-    packed = Tensor(rng, "f16", evaluated(packing.sizes), order=range(2 + rank))
-    pack(tmp_path, moved, evaluated(moves), x, packed)
-    filled = Tensor(rng, "f16", packing.weights(weights).shape, order=range(2 + rank))
-    filled.values[...] = packing.weights(weights)
     kernel, dims = packing.kernel(out.access, cast(operand(0, "f32"), "f16"))
     assert kernel.tail
-    run(kernel, evaluated(dims), Tile(64, 24, 32, stages=3, hopper=2), [packed, filled, out])
+    tile = Tile(64, 24, 32, stages=3, hopper=2)
+    run(kernel, evaluated(dims), tile, [*packed(tmp_path, packing, x, weights), out])
     place = ((2,) * rank, (1,) * rank, (1,) * rank, outs, 1)
     known, wild = np.where(np.isinf(x.values), 0, x.values), np.isinf(x.values)
     finite = convolution(wild, np.ones_like(weights), *place) == 0
