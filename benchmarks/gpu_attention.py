@@ -9,6 +9,7 @@ CUDA graph of many, on operands that are not in the cache; the median of graphs.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import faulthandler
 import functools
 import json
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_timing import median_us
+from machine import invocation, machine
 
 from accord.backends.cuda.attention import AttentionKernel, JoiningKernel, Tiles, attention_kernel, candidates, geometry
 from accord.backends.cuda.code import KernelText, function_of
@@ -153,6 +155,7 @@ class Problem:
             g = geometry(self.kernel, tiles, self.dims)
             values |= g.constants
             options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+            options |= {"maxnreg": tiles.registers} if tiles.registers else {}
             parts = [(self.kernel, (*g.grid, 1), options)]
             if g.joined:
                 parts.append((JoiningKernel(self.kernel), (g.joined, 1, 1), {}))
@@ -345,7 +348,9 @@ def main() -> int:
     times = {} if given.only == "check" else {n: measure(n, wanted) for n in cases}
     print(f"{time.perf_counter() - begin:.0f} s in all")
     if given.output:
-        facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "checked": good, "us": times}
+        facts = {"command": invocation(), "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}
+        facts |= {"machine": machine(), "device": torch.cuda.get_device_name(), "torch": torch.__version__}
+        facts |= {"checked": good, "us": times}
         given.output.write_text(json.dumps(facts, indent=1) + "\n")
     return int(not good)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import datetime as dt
 import json
 import math
 import multiprocessing
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from gpu_timing import median_us
+from machine import invocation, machine
 
 from accord.backends.cuda.code import CudaLaunch, KernelText, Variant, binary_of
 from accord.backends.cuda.contraction import ContractionKernel, Factor, contraction_kernel
@@ -326,7 +328,13 @@ def main() -> None:
         f"{skipped} problems skipped; {time.monotonic() - began:.0f} s; {torch.cuda.get_device_name()}", file=sys.stderr
     )
     if arguments.result:
-        facts = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+        facts = {"command": invocation(), "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}
+        facts |= {
+            "machine": machine(),
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "rows": rows,
+        }
         Path(arguments.result).write_text(json.dumps(facts, indent=1) + "\n")
 
 

@@ -15,6 +15,7 @@ without graphs do, have the host's time, with a wait after every 20 calls.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import math
 import statistics
@@ -27,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from gpu_timing import median_us
 from gpu_ways import WAYS
+from machine import invocation, machine
 
 from accord import library
 from accord.contract.choose import attributes_of
@@ -438,7 +440,9 @@ def main() -> None:
             with torch.no_grad():
                 part(report)
     result = {
-        "command": "python benchmarks/gpu_library.py benchmarks/results/library-h200.json",
+        "command": invocation(),
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": __import__("triton").__version__,
