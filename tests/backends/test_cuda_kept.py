@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 from weakref import WeakMethod, WeakValueDictionary
@@ -85,3 +87,13 @@ def test_kernels_are_unloaded_with_their_last_user(gpu):
     assert [name for name, _ in gpu.done] == ["cuGraphExecDestroy", "cuLibraryUnload"]
     gpu.function(b"cubin", "name", (128, 1, 1), 0)
     assert gpu.done[-1][0] == "cuLibraryUnload"
+
+
+def test_what_stored_kernels_need_reads_no_models_and_writes_no_kernels():
+    """A start with a stored plan has no time for it."""
+    names = ("tile_choice", "attention_choice", "loop_choice", "program", "packing")
+    heavy = ("onnx", "onnx_ir", "sympy", "triton", "accord.backends.cuda.loop_writer")
+    code = f"import sys, importlib\nfor n in {names}: importlib.import_module(f'accord.backends.cuda.{{n}}')\n"
+    code += f"print([m for m in {heavy} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found == "[]\n"

@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from accord.backends.cuda.choices import Choice, Chosen, Operand, Started
-from accord.backends.cuda.code import CudaLaunch, exact_hints, hints_of
+from accord.backends.cuda.choices import Chosen
+from accord.backends.cuda.code import exact_hints, hints_of
 from accord.backends.cuda.lines import ceildiv
-from accord.backends.cuda.loops import LoopKernel, LoopTile, geometry, is_wide, loop_kernel, reach, tiles
+from accord.backends.cuda.loop_choice import loop_choice, loop_launch, shifted_launch
+from accord.backends.cuda.loops import LoopKernel, geometry, loop_kernel
 from accord.backends.loops.program import LoopProgram, Lowered
 from accord.backends.loops.split import Buffer, Stage, can_split, parts_of, split
 from accord.backends.protocol import Launch, Phase
 from accord.expr.lang import bits
 from accord.ir.dims import DimLike
-from accord.record import record
 
-__all__ = ["LoopChoice", "loop_choice", "lower_loops"]
+__all__ = ["lower_loops"]
 
 #: Elements that take a program as long as a kernel more takes.
 _WORTH = 16384
@@ -38,7 +37,7 @@ def lower_loops(program: LoopProgram, sources: Sequence[int], targets: Sequence[
     if _is_choice(kernel):  # rows whose length is always the same have no elements that may be outside
         launch = Chosen(functools.partial(loop_choice, kernel, exact_hints(dims)), 0)
     else:
-        launch = functools.partial(_launch, kernel, hints_of(dims))
+        launch = functools.partial(loop_launch, kernel, hints_of(dims))
     return Lowered((Phase(kernel, (*sources, *targets), dims, launch),), 0, kernel.may_overwrite)
 
 
@@ -74,18 +73,12 @@ def _in_stages(
     phases = []
     for stage in stages:
         kernel, dims = loop_kernel(stage.program)
-        launch = functools.partial(_launch, kernel, hints_of(dims))
+        launch = functools.partial(loop_launch, kernel, hints_of(dims))
         numbers = [(n, of) for of, ns in ((sources, stage.sources), (targets, stage.targets)) for n in ns]
         places = tuple(scratch if n < 0 else of[n] for n, of in numbers)
         shifts = tuple(starts[~n] if n < 0 else 0 for n, _ in numbers)
-        phases.append(Phase(kernel, places, dims, functools.partial(_shifted, launch, shifts)))
+        phases.append(Phase(kernel, places, dims, functools.partial(shifted_launch, launch, shifts)))
     return Lowered(tuple(phases), end, _never)
-
-
-def _shifted(
-    launch: Callable[[Sequence[int]], CudaLaunch], shifts: tuple[int, ...], sizes: Sequence[int]
-) -> CudaLaunch:
-    return replace(launch(sizes), shifts=shifts)
 
 
 def _never(output: int, number: int) -> bool:
@@ -94,69 +87,7 @@ def _never(output: int, number: int) -> bool:
     return False
 
 
-def _launch(
-    kernel: LoopKernel, hints: tuple[str, ...], sizes: Sequence[int], tile: LoopTile | None = None
-) -> CudaLaunch:
-    shape = geometry(kernel, sizes, tile)
-    extents = sizes[: kernel.kept + kernel.reduced]
-    wide = is_wide(kernel, sizes)
-    constants = (("BM", shape.rows), ("BR", shape.columns), ("WHOLE", shape.whole), ("WIDE", wide))
-    tasks = 0 if 0 in extents[: kernel.kept] else math.prod(shape.grid)
-    made = CudaLaunch.of(kernel.names, sizes, hints, (*shape.grid, 1), dict(constants), wide=wide, warps=shape.warps)
-    return replace(made, tasks=tasks)
-
-
-# tiles by measurement
-
-
-@record
-class LoopChoice(Choice):
-    """How the rows of one loop are spread.
-
-    Attributes:
-        kernel: The pattern.
-        hints: What is known of sizes in general, see :func:`~accord.backends.cuda.code.exact_hints`.
-        sizes: Values of its dims.
-        rule: The tile by rule.
-    """
-
-    kernel: LoopKernel
-    hints: tuple[str, ...]
-    sizes: tuple[int, ...]
-    rule: LoopTile
-
-    kinds = (LoopTile,)
-
-    @property
-    def content(self) -> str:
-        """See :class:`~accord.backends.cuda.choices.Choice`."""
-        return repr((self.kernel.symbol, self.sizes, self.hints))
-
-    def ways(self) -> Sequence[LoopTile]:
-        """See :class:`~accord.backends.cuda.choices.Choice`."""
-        return tiles(self.kernel, self.sizes) or (self.rule,)
-
-    def started(self, way: LoopTile) -> tuple[Started, ...]:
-        """See :class:`~accord.backends.cuda.choices.Choice`."""
-        return (Started(self.kernel, _launch(self.kernel, self.hints, self.sizes, way)),)
-
-    def operands(self) -> tuple[Operand, ...]:
-        """See :class:`~accord.backends.cuda.choices.Choice`."""
-        first = len(self.kernel.pointers) - len(self.kernel.outputs)
-        counts = reach(self.kernel, self.sizes)
-        memory = zip(self.kernel.pointers, counts, strict=True)
-        return tuple(Operand(dtype, count, written=i >= first) for i, (dtype, count) in enumerate(memory))
-
-
 def _is_choice(kernel: LoopKernel) -> bool:
     """Whether rows can be spread in several ways, and made-up data says how long that takes."""
     plain = not any(s.places or s.combine for s in kernel.streams)
     return plain and bool(kernel.reductions)
-
-
-def loop_choice(kernel: LoopKernel, hints: tuple[str, ...], sizes: Sequence[int]) -> LoopChoice | None:
-    """The choice for values of the kernel's dims; None if the result is empty."""
-    known = tuple(sizes)
-    if 0 in known[: kernel.kept]:
-        return None
-    return LoopChoice(kernel, hints, known, next(iter(tiles(kernel, known)), LoopTile(1, 4)))

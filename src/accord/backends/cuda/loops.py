@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from accord.backends.cuda.code import KernelText
 from accord.backends.cuda.lines import ceildiv, power_of_two
-from accord.backends.cuda.loop_writer import LoopWriter
 from accord.backends.loops.nest import magnitude, merge_axes
 from accord.backends.loops.program import LoopProgram, Operand, Output
 from accord.backends.loops.values import Reduction, Result
@@ -123,6 +122,8 @@ class LoopKernel(KernelText):
 
     def text(self) -> str:
         """The module."""
+        from accord.backends.cuda.loop_writer import LoopWriter  # what starts a stored kernel writes none
+
         return LoopWriter(self).module()
 
     def may_overwrite(self, output: int, number: int) -> bool:
