@@ -7,6 +7,7 @@ zero.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -212,7 +213,12 @@ def _moves(kernel: ContractionKernel, sizes: Sequence[int]) -> list[Side] | None
 
 def box_of(kernel: ContractionKernel, sizes: Sequence[int], rows: int) -> tuple[Side, ...]:
     """A box of so many rows, such that few lie outside of the result; () where rows are a matrix."""
-    moves = None if kernel.describable else _moves(kernel, sizes)
+    return () if kernel.describable else _box(kernel, tuple(sizes), rows)
+
+
+@functools.lru_cache(maxsize=4096)  # asked for each tile that is ranked, and again for each launch
+def _box(kernel: ContractionKernel, sizes: tuple[int, ...], rows: int) -> tuple[Side, ...]:
+    moves = _moves(kernel, sizes)
     if moves is None:
         return ()
     extents = _extents(kernel, sizes)[ROWS]
