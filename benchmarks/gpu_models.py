@@ -7,10 +7,10 @@ Models of PyTorch have random weights and run in float16; files (PP-OCR: ``scrip
 are, in float32. Inputs and outputs stay on the GPU, sizes are fixed. Needs PyTorch, torchvision, transformers.
 
 Each model has a process of its own, in which everything is compiled first, all models side by side, though only one at
-a time measures what it chooses among. Then one model after the other is timed, while the others wait: each runtime's
-output is compared with PyTorch's in float32 (a file's with ONNX Runtime's on the CPU), then a round times every
-runtime by turns, each run with a wait at its end; the figure is the median over all rounds. What the device itself
-needs is recorded afterwards, by CUPTI.
+a time measures what it chooses among; what torch.compile keeps is for a later call if TORCHINDUCTOR_CACHE_DIR is set.
+Then one model after the other is timed, while the others wait: each runtime's output is compared with PyTorch's in
+float32 (a file's with ONNX Runtime's on the CPU), then a round times every runtime by turns, each run with a wait at
+its end; the figure is the median over all rounds. What the device itself needs is recorded afterwards, by CUPTI.
 
 Peers: ``eager``, ``compile`` (torch.compile, mode reduce-overhead: CUDA graphs), ``autotune`` (mode max-autotune, with
 CUDA graphs), ``ort`` (ONNX Runtime's CUDA provider with a CUDA graph and bound inputs and outputs, in a process of its
@@ -103,7 +103,7 @@ class _Process:
         arguments = [sys.executable, __file__, *sys.argv[1:], "--part", name, "--work", str(work)]
         arguments += ["--deadline", str(deadline)]
         environment = os.environ | {
-            "TORCHINDUCTOR_CACHE_DIR": str(work / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(work / "inductor")),
             "TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // 6)),
         }
         with self._log.open("w") as log:
@@ -224,7 +224,8 @@ def _row(name: str, found: dict[str, Any]) -> str:
     ratio = "–" if found["best / accord"] is None else f"{found['best / accord']:.2f}"
     device = found["device"].get("accord", {}).get("span")
     error = max((e for n, e in found["errors"].items() if n != "accord"), default=math.nan)
-    start = ", ".join(f"{kind} {s['load and first run']:.1f} s" for kind, s in found["start"].items())
+    starts = {k: found["start"][k]["load and first run"] for k in ("cold", "cached") if k in found["start"]}
+    start = ", ".join(f"{k} {seconds:.2f} s" for k, seconds in starts.items())
     last = f"{found['errors']['accord']:.1e} ({error:.1e}){' WRONG' if found['wrong'] else ''} | {start}"
     total = found["sum"].get("seconds")
     notes = "".join(f" {n}: {why[:160]};" for n, why in found["left out"].items())
@@ -449,13 +450,20 @@ class _Part:
         return found
 
     def _starts(self) -> dict[str, dict[str, float]]:
-        """What the first result takes in a new process, with nothing kept and with what that one kept."""
+        """What the first result takes in a new process, with nothing kept and with what that one kept.
+
+        Python's byte code is there, as after an installation.
+        """
         found = {}
-        cache = self.options.work / f"{self.name}-cache"
+        work = self.options.work
+        cache, bytecode = work / f"{self.name}-cache", work / "bytecode"
         command = [sys.executable, __file__, "--first-run", str(self.file), "--work", str(self.feed_file)]
         command += ["--device", self.options.device]
-        environment = os.environ | {"ACCORD_CACHE": str(cache)}
-        for kind in ("cold", "cached"):
+        environment = os.environ | {"PYTHONPYCACHEPREFIX": str(bytecode), "TRITON_CACHE_DIR": str(cache / "triton")}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        for kind in (*([] if bytecode.exists() else ["without byte code"]), "cold", "cached"):
+            kept = work / "other-cache" if kind == "without byte code" else cache
+            environment["ACCORD_CACHE"] = str(kept)
             done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=TURN)
             if done.returncode:
                 self.left_out[f"{kind} start"] = " ".join(done.stderr.split())[-300:]
@@ -521,6 +529,12 @@ class _Part:
             return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
 
     def _rounds(self) -> dict[str, float]:
+        for name in set(self.runs) - {"accord"}:  # what was interrupted while it compiled may be in any state
+            try:
+                self.runs[name]()
+            except Exception as error:  # noqa: BLE001  a peer that fails is left out, with its reason
+                self.left_out[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                del self.runs[name]
         times: dict[str, list[float]] = {n: [] for n in (*self.runs, *self.sessions)}
         for _ in range(self.options.rounds):
             for name, run in self.runs.items():

@@ -322,6 +322,29 @@ def test_expressions_and_compositions_fuse(gpu):
     np.testing.assert_allclose(m(x, b)[0], quick(x, b), rtol=1e-5, atol=1e-6)
 
 
+def test_a_composition_stands_in_where_no_run_can_let_the_kernel_run(gpu):
+    """Sizes that the contract ties are no reason to wait for the run, though the model leaves them open."""
+
+    @accord.operator("shop::Large")
+    def large(x: Tensor["float32", "N", 4], y: Tensor["float32", "2 * N"]) -> Tensor["float32", "some"]:
+        return x[(x.sum(1) > y[: len(x)])].sum(1)
+
+    large.triton(TritonCode(twice_kernel, lambda k: (1,), lambda k: {"BLOCK": 4}))
+
+    @large.composition
+    def made(b, x, y):
+        total = b("ReduceSum", x, b.ints(1), keepdims=0)
+        half = b("Slice", y, b.ints(0), b("Shape", total))
+        return b("Compress", total, b("Greater", total, half), axis=0)
+
+    proto = model([node("Large", ["x", "y"], ["z"], domain="shop")], {"x": (F, ["n", "k"]), "y": (F, ["m"])}, ["z"],
+                  domains={"shop": 1})  # fmt: skip
+    m = accord.load(proto, device="cuda")
+    assert {b for b, _ in steps(m)} <= {"cuda", "plan"}, steps(m)
+    x, y = np.arange(12, dtype=F).reshape(3, 4), np.array([7, 7, 90, 0, 0, 0], F)
+    assert m(x, y)[0].tolist() == [22.0]
+
+
 def test_a_contract_without_a_kernel_for_gpus_runs_on_the_host_with_that_reason(gpu):
     @accord.operator("shop::Count")
     def count(x: Tensor["float32", "N"]) -> Tensor["int64", 1]:

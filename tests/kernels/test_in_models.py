@@ -201,6 +201,27 @@ def test_a_composition_is_optimised_like_any_model():
     assert "compose-operators" in {p.rule for p in m.compiled.log.patches}
 
 
+def test_a_composition_may_hold_what_a_models_own_operators_are_rewritten_from():
+    """Operators for which no device has a kernel, as they are always written in others."""
+
+    @accord.operator("shop::Positive")
+    def positive(x: Tensor["float32", "N", "D"], b: Tensor["float32", "D"]) -> Tensor["float32", "kept"]:
+        total = np.maximum(x + b, 0).sum(1)
+        return total[total > 1]
+
+    @positive.composition
+    def made(b, x, bias):
+        total = b("ReduceSum", b("FastGelu", x, bias, domain="com.microsoft"), b.ints(1), keepdims=0)
+        return b("Compress", total, b("Greater", total, b.const(np.array(1, F))), axis=0)
+
+    proto = model([node("Positive", ["x", "b"], ["y"], domain="shop")], {"x": (F, ["n", 3]), "b": (F, [3])}, ["y"],
+                  domains={"shop": 1})  # fmt: skip
+    m = accord.load(proto)
+    assert not [s for s in m.plan.steps if s.placement.backend == "reference"], steps(m)
+    got = m(np.array([[9, 9, 9], [-9, -9, -9], [9, -9, 0]], F), np.zeros(3, F))[0]
+    np.testing.assert_allclose(got, [27, 9], rtol=1e-4)
+
+
 def test_a_python_kernel_runs_in_place_of_the_reference():
     @accord.operator("shop::Count")
     def count(x: Tensor["float32", "N"]) -> Tensor["int64", 1]:

@@ -116,13 +116,18 @@ def test_what_is_not_accepted_is_refused():
         call([shifted[start : start + 32].reshape(4, 8)], [y], {"alpha": 1.0})
 
 
-def test_a_failure_in_the_interpreter_names_kernel_and_line():
+@pytest.fixture
+def without_gpu(monkeypatch):
+    monkeypatch.setattr("accord.kernels.device.visible", lambda: False)
+
+
+def test_a_failure_in_the_interpreter_names_kernel_and_line(without_gpu):
     operator = vector_operator(TritonCode(kernels.unaligned_block, lambda k: (1,), {"BLOCK": 12}))
     with pytest.raises(KernelError, match=r"unaligned_block.*power of 2.*gpu_kernels.py:\d+"):
         bound(operator)([np.zeros(5, F)], [np.zeros(5, F)], {})
 
 
-def test_a_crash_in_the_interpreter_is_an_error_and_the_next_call_works():
+def test_a_crash_in_the_interpreter_is_an_error_and_the_next_call_works(without_gpu):
     wild = vector_operator(TritonCode(kernels.writes_outside, lambda k: (1,), {"BLOCK": 16}), "Wild")
     with pytest.raises(KernelError, match="process that interprets the kernel ended"):
         bound(wild)([np.zeros(9, F)], [np.zeros(9, F)], {})
@@ -133,11 +138,14 @@ def test_a_crash_in_the_interpreter_is_an_error_and_the_next_call_works():
 
 
 def test_in_a_process_that_interprets_nothing_is_copied():
+    """Not to a GPU either, where there is one."""
     program = """
 import numpy as np
 import test_triton as t
+from accord.kernels import device
 from accord.kernels.triton import interpreting
 assert interpreting()
+device.visible = lambda: True
 y = np.zeros((3, 5), t.F)
 x = np.arange(15, dtype=t.F).reshape(3, 5)
 x.flags.writeable = False

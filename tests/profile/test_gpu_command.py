@@ -58,8 +58,15 @@ def test_no_part_begins_when_the_time_is_over(gpu, tmp_path):
 def test_what_a_sanitizer_found_is_counted_also_without_its_summary(gpu):
     ended = "========= Invalid __global__ read of size 4 bytes\n========= Invalid __global__ write of size 2 bytes\n"
     assert gpu.sanitizer_figures(ended)["found"] == 2
-    two = "========= ERROR SUMMARY: 0 errors\n========= ERROR SUMMARY: 3 errors\n4 passed, 1 failed in 2 s"
-    assert gpu.sanitizer_figures(two) == {"found": 3, "processes": 2, "passed": 4, "failed": 1}
+    two = (
+        "[gw0] [ 50%] PASSED tests/a.py::test_a[b] \n========= COMPUTE-SANITIZER\n"
+        "[gw1] [100%] FAILED tests/a.py::test_b \n========= ERROR SUMMARY: 0 errors\n"
+        "=========     Saved host backtrace\n========= ERROR SUMMARY: 3 errors\n"
+    )
+    assert gpu.sanitizer_figures(two) == {
+        "found": 3, "processes": 2, "passed": 1, "failed": 1, "which failed": ["tests/a.py::test_b"],
+        "said": ["========= ERROR SUMMARY: 0 errors", "========= ERROR SUMMARY: 3 errors"],
+    }  # fmt: skip
     assert gpu.sanitizer_figures("========= RACECHECK SUMMARY: 2 hazards displayed (2 errors)")["found"] == 2
 
 

@@ -301,6 +301,7 @@ def _samples(view: NodeView) -> list[TensorFact | None]:
 
     deciding = _deciding(view)
     rank = max((len(s) for i in range(len(view.node.inputs)) if (s := view.tensor(i).shape) is not None), default=2)
+    declared = _declared_sizes(view)
     samples: list[TensorFact | None] = []
     for i in range(len(view.node.inputs)):
         fact = view.tensor(i)
@@ -314,9 +315,33 @@ def _samples(view: NodeView) -> list[TensorFact | None]:
             shape = (1,) if fact.shape is None else tuple(d if isinstance(d, int) else 1 for d in fact.shape)
             samples.append(constant_fact(np.full(shape, deciding[i], fact.dtype.numpy())))
         else:
-            sizes = (_SAMPLE,) * rank if fact.shape is None else tuple(_sample(d) for d in fact.shape)
+            sizes = declared.get(i, (_SAMPLE,) * rank)
+            if fact.shape is not None:
+                given = sizes if len(sizes) == len(fact.shape) and i in declared else map(_sample, fact.shape)
+                sizes = tuple(d if isinstance(d, int) else s for d, s in zip(fact.shape, given, strict=True))
             samples.append(TensorFact(fact.dtype, sizes))
     return samples
+
+
+def _declared_sizes(view: NodeView) -> dict[int, tuple[int, ...]]:
+    """Sizes of inputs that agree with what a user declared of them, for each input whose rank is declared."""
+    from accord.contract.registry import user_contract
+    from accord.contract.shapes import bind
+    from accord.contract.sizes import evaluate_size, names_in
+
+    contract = user_contract(view.node.domain, view.node.op_type, view.analyzer.opsets.get(view.node.domain, 1))
+    if contract is None:
+        return {}
+    known = {n: d for n, d in bind(contract.semantic, view).sizes.items() if isinstance(d, int)}
+    found = {}
+    for i, p in enumerate(contract.semantic.inputs):
+        if p.sizes is None or "..." in p.sizes:
+            continue
+        texts = [str(size) for size in p.sizes]
+        env = {n: _SAMPLE for t in texts for n in names_in(t)} | known
+        values = [evaluate_size(t, env) for t in texts]
+        found[i] = tuple(max(1, v) if isinstance(v, int) else _SAMPLE for v in values)
+    return found
 
 
 def _sample(d: DimLike) -> int:

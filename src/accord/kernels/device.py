@@ -158,9 +158,13 @@ class DeviceKernel(WriteKernel):
             memories = [memory_of(a) for a in arrays]
             count = len(inputs)
             return functools.partial(self.start, memories[:count], memories[count:-1], attributes, memories[-1], stream)
-        if visible():
+        if self.on_gpu():
             return functools.partial(_on_copies, self.start, inputs, outputs, attributes, workspace)
         return functools.partial(self.emulate, inputs, outputs, attributes, workspace)
+
+    def on_gpu(self) -> bool:
+        """Whether NumPy arrays are taken to a GPU: if there is one."""
+        return visible()
 
     def _refuse(self, memories: Sequence[Memory | None]) -> None:
         """Raise for memory that the kernel's contract does not accept: a kernel for a GPU has no status to say so."""

@@ -402,6 +402,10 @@ class TritonKernel(DeviceKernel):
         block = (compiled.threads, 1, 1)
         launch(compiled.cubin, compiled.name, stream, call.grid, block, compiled.shared, arguments, compiled.cluster)
 
+    def on_gpu(self) -> bool:
+        """See :class:`~accord.kernels.device.DeviceKernel`; a process that is for interpreting does not."""
+        return super().on_gpu() and not interpreting()
+
     def emulate(
         self,
         inputs: Sequence[np.ndarray[Any, Any] | None],

@@ -127,9 +127,6 @@ class Model:
         stored = None if key is None else read_plan(key)
         first = None if stored is None else _Variant.of(stored)
         if first is None:
-            if options.device != "cpu":
-                for backend in backends_for(options.device, reference_only=options.reference):
-                    backend.require()
             compiled, stored, first = self._ready(lambda: self._first_compiled(on_stage))
             check_choices(compiled.plan, options.choices or ())
             self.seconds = compiled.seconds
@@ -196,6 +193,9 @@ class Model:
 
     def _first_compiled(self, on_stage: StageHook | None) -> Compiled:
         """Compiled for the sizes that are likely; for any, if a wrong guess leads to a contradiction."""
+        if self.options.device != "cpu":
+            for backend in backends_for(self.options.device, reference_only=self.options.reference):
+                backend.require()
         if on_stage is None:
             try:
                 compiled = self._compile(None, guess)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Final
 
-from accord.backends.cuda.code import Binary, Variant, binary_of, compile_variant
+from accord.backends.cuda.code import Binary, Variant, WrittenText, binary_of, compile_variant
+from accord.backends.cuda.lines import HEAD
 from accord.errors import AccordError, CompileError
 
 __all__ = ["Compilers", "compile_all", "compilers"]
@@ -26,6 +27,15 @@ __all__ = ["Compilers", "compile_all", "compilers"]
 _WORTH: Final = 3
 #: Processes at most.
 _MOST: Final = 16
+#: A kernel that nobody runs. Compiling it takes a process through what it does only once: imports of Triton and of its
+#: back end, a digest of its files, LLVM's tables.
+_FIRST: Final = f"""{HEAD}@triton.jit
+def first(a, b):
+    at = tl.arange(0, 32)
+    tile = tl.load(a + at[:, None] * 32 + at[None, :])
+    total = tl.dot(tile, tile)
+    tl.store(b + at, tl.sum(tl.exp(total - tl.max(total, 1)[:, None]), 1))
+"""
 
 
 class Compilers:
@@ -158,7 +168,8 @@ def serve_all(
     """
     from accord.backends.cpu.machine import usable_cores
 
-    rest = iter(variants)  # threads take turns: taking the next one is a single step of the interpreter
+    # the longest first, so that none is left for the end; threads take turns: taking one is a step of the interpreter
+    rest = iter(sorted(variants, key=lambda v: -len(v.kernel.text())))
     raised: list[Exception] = []
 
     def serve() -> None:
@@ -209,13 +220,9 @@ def _served(worker: Worker | None, variant: Variant, target: int) -> Worker | No
 
 def _main(channel: int, *, lowly: bool) -> None:
     """The first process: it forks others until its channel ends."""
-    import importlib
-
     if lowly:
         os.nice(19)
-    with contextlib.suppress(ImportError):  # the first variant says what is wrong
-        importlib.import_module("triton.compiler")
-        importlib.import_module("triton.backends.compiler")
+    _warm_up()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the others ended
     with socket.socket(fileno=channel) as control:
         while True:
@@ -230,6 +237,17 @@ def _main(channel: int, *, lowly: bool) -> None:
                 finally:
                     os._exit(0)
             os.close(files[0])
+
+
+def _warm_up() -> None:
+    os.environ["TRITON_ALWAYS_COMPILE"] = "1"  # what its cache holds would teach nothing
+    kernel = WrittenText("first", ("f16", "f32"), refusing=False, written=_FIRST)
+    try:
+        kernel.compile(Variant(kernel, (), (), wide=False, aligned=True, warps=4, stages=2), 90)
+    except (AccordError, ImportError):  # the first variant says what is wrong
+        pass
+    finally:
+        del os.environ["TRITON_ALWAYS_COMPILE"]
 
 
 def _work(channel: Connection) -> None:

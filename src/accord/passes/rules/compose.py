@@ -10,7 +10,7 @@ import onnx_ir as ir
 from accord.contract.choose import Choice, call_attributes, kernel_for, kernel_of_kind
 from accord.errors import ContractError
 from accord.ir.build import Builder
-from accord.ir.expand import equivalent_of
+from accord.ir.expand import equivalent_of, expansion_for
 from accord.ir.infer import Inference, op_name
 from accord.ir.patch import Patch, patch_from
 from accord.ir.reason import Reason
@@ -20,6 +20,8 @@ from accord.passes.rule import Rule, RuleContext
 __all__ = ["ComposeOperators"]
 
 _STANDARD = frozenset({"", "com.microsoft"})
+#: Past every change of an operator: a composition is written in today's form.
+_TODAY = 1 << 30
 
 
 class ComposeOperators(Rule):
@@ -27,7 +29,7 @@ class ComposeOperators(Rule):
 
     A user's operator becomes its composition where that is the kernel declared first for the device, or where the
     device has no kernel for it at all; what only the host can compute has none. An operator of ONNX becomes its
-    equivalent where the device has no kernel.
+    equivalent where the device has no kernel, or what it always becomes in a model: a composition may hold it as well.
     """
 
     name: ClassVar[str] = "compose-operators"
@@ -36,11 +38,9 @@ class ComposeOperators(Rule):
     def apply(self, node: ir.Node, context: RuleContext) -> Patch | Reason | None:
         """A patch with the composition."""
         n = Inference(node, context.analyzer)
-        if node.domain in _STANDARD:
-            return _equivalent(node, n, context)
         choice = kernel_for(n, context.device)
         if choice is None:
-            return None
+            return _equivalent(node, n, context) if node.domain in _STANDARD else None
         if not isinstance(choice, Choice) or choice.kernel.kind == "generated":
             if context.runs(node) is None:
                 return None
@@ -54,7 +54,7 @@ class ComposeOperators(Rule):
 
 
 def _equivalent(node: ir.Node, n: Inference, context: RuleContext) -> Patch | Reason | None:
-    equivalent = equivalent_of(node.domain, node.op_type)
+    equivalent = equivalent_of(node.domain, node.op_type) or expansion_for(node.domain, node.op_type, _TODAY)
     if equivalent is None:
         return None
     refused = context.runs(node)
