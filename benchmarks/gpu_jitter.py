@@ -56,9 +56,11 @@ def main() -> int:
     model = accord.load(content, device="cuda", tuning=arguments.tuning)
     model.warm_up([{"ids": (n, arguments.longest)} for n in batches])
     ready = time.perf_counter() - began
+    print(f"warm after {ready:.1f} s", file=sys.stderr, flush=True)
     counts = Counts()
     times = timed(model, batches, arguments.longest, arguments.timed)
     after_warm_up = counts.taken()
+    print(f"timed after {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
     memory = roam(model, arguments)
     rows = [{"batch": n, "runs": len(t), **summary(t)} for n, t in times.items()]
     worst = max(row["p99"] - row["p50"] for row in rows)
@@ -136,6 +138,7 @@ def roam(model: Any, arguments: argparse.Namespace) -> list[dict[str, int]]:
             free, _ = gpu.call("cuMemGetInfo")
             frames = sum(map(len, model._first.executor._frames.values()))
             found.append({"runs": run, "free": int(free), "frames": frames})
+            print(f"{run} runs with random shapes: {int(free)} bytes are free", file=sys.stderr, flush=True)
         model(feed(rng.randint(1, arguments.largest), rng.choice(lengths)))
     return found
 
