@@ -155,17 +155,19 @@ class LoopWriter:
             for i in chosen:
                 self._reduce(i, states[i])
         self.emit(NEXT)
-        self._row_outputs()
-        if not any(map(k.stores_full, range(len(k.outputs)))):
-            return
+        full = [k.stores_full(j) for j in range(len(k.outputs))]
+        # an output may lie where an operand does: nothing of a row is loaded once something of it is stored
+        row = names if held or all(full) else self._row_values()
         if held:
             self._full_outputs(names)
-            return
-        carried = self._carried(max(levels))
-        with self._walk():
-            names = self._tile_values()
-            self._scan(max(levels), names, carried)
-            self._full_outputs(names)
+        elif any(full):
+            carried = self._carried(max(levels))
+            with self._walk():
+                names = self._tile_values()
+                self._scan(max(levels), names, carried)
+                self._full_outputs(names)
+        if not all(full):
+            self._row_outputs(row)
 
     def _carried(self, level: int) -> dict[int, str]:
         """What running reductions that a walk needs have come to before its first piece."""
@@ -316,13 +318,12 @@ class LoopWriter:
             for v, n in zip(self.k.values, names, strict=True)
         ]
 
-    def _row_outputs(self) -> None:
+    def _row_outputs(self, names: Sequence[str]) -> None:
         first = len(self.k.streams) - len(self.k.outputs)
+        names = self._with_results(names)
         for j, expr in enumerate(self.k.results):
             if not self.k.stores_full(j):
-                printer = self._printer()
-                names = self._row_values()
-                value = printer.value(expr, names)
+                value = self._printer().value(expr, names)
                 self._store(first + j, value, names, f"b{first + j}[:, None]", "some[:, None]")
 
     def _row_values(self) -> list[str]:

@@ -129,11 +129,10 @@ class LoopKernel(KernelText):
     def may_overwrite(self, output: int, number: int) -> bool:
         """Whether an output may take the memory of an operand that lies as it does.
 
-        A program reads its elements before it stores them. What is constant along rows is read again for each piece of
-        a row, after outputs of that kind were stored.
+        A program reads its elements before it stores them, and stores what is constant along rows last.
         """
-        del number
-        return self.stores_full(output) or not any(map(self.stores_full, range(len(self.outputs))))
+        del output, number
+        return True
 
     # what expressions depend on
 
@@ -197,7 +196,7 @@ def loop_kernel(program: LoopProgram) -> tuple[LoopKernel, tuple[DimLike, ...]]:
     if program.reductions and kept == len(extents):  # all reduced axes have size 1
         extents = (*extents, 1)
         merged = [Access((*a.strides, 0), a.offset) for a in merged]
-    if not program.reduced and kept > 1:
+    if not program.reductions and kept > 1:
         turned = _turned(merged, kept)
         if turned is not None:
             places = [i for i in range(kept) if i != turned] + [turned]

@@ -308,7 +308,7 @@ class TritonPrinter:
             return self.line(f"{x} != 0")
         if source in ("f16", "bf16") and target in INTS:
             x, source = self.line(f"{x}.to(tl.float32)"), "f32"
-        if target == "bf16" and source not in FLOATS:
+        if target == "bf16" and source not in ("f16", "f32"):  # by way of f32, as ml_dtypes goes
             x = self.line(f"{x}.to(tl.float32)")
         if source not in FLOATS or target in FLOATS:
             return self.line(f"{x}.to({TYPES[target]})")
