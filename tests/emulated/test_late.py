@@ -218,3 +218,15 @@ def test_what_is_chosen_late_can_be_stored(gpu):
     assert all(getattr(k, "portable", False) for k in kernels)
     again = [pickle.loads(pickle.dumps(k)) for k in kernels]
     assert [(type(k), k.space, k.returns) for k in again] == [(type(k), k.space, k.returns) for k in kernels]
+
+
+def test_what_no_sizes_give_a_kernel_waits_for_no_run(gpu):
+    """Sizes that are guessed one by one fit no attention, those of other operands do; float64 has no kernel here."""
+    free, known = ["a", "b", "c", "d"], [1, 2, 5, 8]
+    for dtype, backend in ((np.float64, "cpu"), (np.float32, "cuda")):
+        inputs = {"q": (dtype, known), "k": (dtype, free), "v": (dtype, free)}
+        m = accord.load(model([node("Attention", ["q", "k", "v"], ["y"])], inputs, ["y"]), device="cuda")
+        (place,) = [s.placement for s in m.plan.steps if s.placement.op == "Attention"]
+        assert place.backend == backend
+        q, k = np.ones((1, 2, 5, 8), dtype), np.ones((1, 2, 3, 8), dtype)
+        np.testing.assert_allclose(m(q, k, k)[0], q, rtol=1e-6)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 from random_graphs import BF16, BOOL, EPS, F16, F32, F64, FLOATS, I32, I64, MOST_ELEMENTS, SIZES, U8, RandomGraph, Value
+from random_layers import LAYERS
 
 __all__ = ["MAKERS", "random_graph"]
 
@@ -519,7 +520,7 @@ def resize(g: RandomGraph) -> None:
 KINDS: tuple[tuple[Maker, int], ...] = (
     (unary, 8), (binary, 9), (move, 14), (step, 1), (cast, 2), (power, 1), (clip, 1), (compare, 1), (logic, 1),
     (bits, 1), (where, 2), (reduce, 5), (arg_extreme, 1), (along_axis, 2), (normalise, 3), (matmul, 3), (conv, 3),
-    (pool, 2), (resize, 1),
+    (pool, 2), (resize, 1), *LAYERS,
 )  # fmt: skip
 MAKERS = [maker for maker, weight in KINDS for _ in range(weight)]
 

@@ -12,7 +12,7 @@ import threading
 import warnings
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
@@ -148,10 +148,12 @@ class LateNode(HostKernel):
 
     def refuses(self, view: NodeView) -> bool:
         """Whether there is no kernel for sizes and contents as they may well be."""
-        try:
-            return isinstance(self.form(_view_of(self.model, _samples(view), self.precision)), Reason)
-        except AccordError:  # they contradict each other, so this tells nothing
-            return False
+        for alike in (False, True):
+            try:
+                return isinstance(self.form(_view_of(self.model, _samples(view, alike=alike), self.precision)), Reason)
+            except AccordError:  # they contradict each other, so this tells nothing
+                continue
+        return False
 
 
 #: From a name, a model, deciding inputs and a precision to a kernel.
@@ -295,8 +297,13 @@ def _deciding(view: NodeView) -> dict[int, int]:
     return found
 
 
-def _samples(view: NodeView) -> list[TensorFact | None]:
-    """Facts of a node's inputs with sizes and contents as they may well be."""
+def _samples(view: NodeView, *, alike: bool) -> list[TensorFact | None]:
+    """Facts of a node's inputs with sizes and contents as they may well be.
+
+    Args:
+        view: The node.
+        alike: A size that is not known is what another input of the same rank has there, if that is known.
+    """
     from accord.ir.facts import TensorFact, constant_fact
 
     deciding = _deciding(view)
@@ -317,10 +324,20 @@ def _samples(view: NodeView) -> list[TensorFact | None]:
         else:
             sizes = declared.get(i, (_SAMPLE,) * rank)
             if fact.shape is not None:
-                given = sizes if len(sizes) == len(fact.shape) and i in declared else map(_sample, fact.shape)
+                given: Iterable[int] = map(_sample, fact.shape)
+                if i in declared and len(sizes) == len(fact.shape):
+                    given = sizes
+                if alike:
+                    given = (_known(view, a, len(fact.shape), s) for a, s in enumerate(given))
                 sizes = tuple(d if isinstance(d, int) else s for d, s in zip(fact.shape, given, strict=True))
             samples.append(TensorFact(fact.dtype, sizes))
     return samples
+
+
+def _known(view: NodeView, axis: int, rank: int, otherwise: int) -> int:
+    shapes = [view.tensor(i).shape for i in range(len(view.node.inputs)) if view.has(i)]
+    found = [s[axis] for s in shapes if s is not None and len(s) == rank]
+    return next((d for d in found if isinstance(d, int)), otherwise)
 
 
 def _declared_sizes(view: NodeView) -> dict[int, tuple[int, ...]]:
