@@ -521,3 +521,32 @@ def test_quantisation_along_an_axis_and_in_blocks():
         {"s": blocks},
     )
     check(proto, {"x": x})
+
+
+PAIRS = {
+    "a row and itself as a column": ([1, 7], node("Transpose", ["a"], ["b"], perm=[1, 0]), [0, 1]),
+    "the same along one axis": ([1, 7], node("Transpose", ["a"], ["b"], perm=[1, 0]), [1]),
+    "rows with each other": ([1, 5, 3], node("Transpose", ["a"], ["b"], perm=[1, 0, 2]), [2]),
+    "all there is": ([1, 4, 4, 3], node("Transpose", ["a"], ["b"], perm=[2, 1, 0, 3]), [0, 1, 2, 3]),
+    "by another view": ([1, 5, 3], node("Reshape", ["a", "shape"], ["b"]), [-1]),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_a_value_beside_itself_turned_around(name, symbolic):
+    """One axis of the value is two of the difference: distances of all pairs."""
+    shape, turned, axes = PAIRS[name]
+    nodes = [
+        node("Relu", ["x"], ["a"]),
+        turned,
+        node("Sub", ["a", "b"], ["d"]),
+        node("Mul", ["d", "d"], ["e"]),
+        node("ReduceSum", ["e", "axes"], ["y"], keepdims=0),
+    ]
+    constants = {"axes": np.array(axes)} | ({"shape": np.array([-1, 1, 3])} if "shape" in turned.input else {})
+    declared = [f"d{i}" if symbolic and d > 1 else d for i, d in enumerate(shape)]
+    proto = model(nodes, {"x": (F32, declared)}, ["y"], constants)
+    x = values(shape)
+    expected = Model(proto, Options(level=0, reference=True))(x)[0]
+    np.testing.assert_allclose(Model(proto, Options())(x)[0], expected, rtol=1e-5)

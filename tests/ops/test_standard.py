@@ -161,6 +161,14 @@ def test_einsum_broadcasts_sizes_of_1():
     check("Einsum", [a, b], equation="...ij,...jk->...ik")
 
 
+@pytest.mark.parametrize("equation", ["bij,bjk->bik", "bij,kj->bki", "bcij,bcjk->bcik", "bci,bcj->bij"])
+@pytest.mark.parametrize("axis", range(3))
+def test_einsum_of_nothing(equation, axis):
+    left, right = equation.split("->")[0].split(",")
+    sizes = dict.fromkeys("bcijk", 3) | {left[axis]: 0}
+    check("Einsum", [np.ones([sizes[k] for k in term], np.float32) for term in (left, right)], equation=equation)
+
+
 @SETTINGS
 @given(
     st.lists(st.sampled_from([0, 1, 3]), max_size=2), st.integers(0, 9), st.sampled_from(["float32", "float64"]), seeds

@@ -395,12 +395,15 @@ class Group:
             return Reason("its running reductions start at both ends of the axis")
         if any(is_scaled(r) for r in self._reduced) or any(is_scaled(run) for s in stores for run in s.axes):
             return Reason("it is not known whether an axis is broadcast")
+        read = [v.axes for v in self._values if isinstance(v, _Read) and v.source is not None]
+        for axes in [*read, *(t.axes for t in self._made), *(s.axes for s in stores)]:
+            own = [a for run in axes for a in leaves(run)]
+            if len({id(a) for a in own}) != len(own):  # as of a vector and itself turned around
+                return Reason("a value is walked along an axis twice")
         inside = {id(a) for a in reduced}
         kept: list[Axis] = []
         for s in stores:
             own = [a for run in s.axes for a in leaves(run)]
-            if len({id(a) for a in own}) != len(own):
-                return Reason("a value is walked along an axis twice")
             kept.extend(a for a in own if id(a) not in inside and not any(a is k for k in kept))
         for s in stores:
             own = [a for run in s.axes for a in leaves(run)]
@@ -408,11 +411,6 @@ class Group:
             partly = 0 < sum(id(a) in inside for a in own) < len(reduced)
             if missing or partly:
                 return Reason("its outputs have different axes")
-        for v in self._values:
-            if isinstance(v, _Read) and v.source is not None:
-                own = [a for run in v.axes for a in leaves(run)]
-                if len({id(a) for a in own}) != len(own):
-                    return Reason("a value is walked along an axis twice")
         return [*kept, *reduced], len(reduced)
 
     def _used(self, exprs: Sequence[Expr]) -> set[int]:

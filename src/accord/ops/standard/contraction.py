@@ -118,7 +118,7 @@ def _product(b: Builder, x: _Operand, y: _Operand, kept: set[str], out: Sequence
     product = b("MatMul", left, right)
     if len(rows) != 1 or len(columns) != 1:
         sizes = [_size(b, x if k in x.labels else y, k) for k in (*batch, *rows, *columns)]
-        product = b("Reshape", product, dims(b, *sizes)) if sizes else b("Squeeze", product)
+        product = b("Reshape", product, dims(b, *sizes), allowzero=1) if sizes else b("Squeeze", product)
     return _Operand(product, (*batch, *rows, *columns))
 
 
@@ -145,7 +145,7 @@ def _matrices(b: Builder, x: _Operand, batch: list[str], rows: list[str], column
             if isinstance(p, ir.Value):
                 whole = p if whole == 1 else b("Mul", b.ints(whole) if isinstance(whole, int) else whole, p)
         sizes.append(whole)
-    return b("Reshape", x.value, dims(b, *sizes))
+    return b("Reshape", x.value, dims(b, *sizes), allowzero=1)
 
 
 def _elementwise(b: Builder, x: _Operand, y: _Operand) -> _Operand:
