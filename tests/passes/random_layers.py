@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from random_graphs import F16, F32, I32, I64, MOST_ELEMENTS, SIZES, U8, RandomGraph, Value
+from random_graphs import DISTURBED, F16, F32, I32, I64, MOST_ELEMENTS, SIZES, U8, RandomGraph, Value
 
 __all__ = ["LAYERS"]
 
@@ -124,21 +124,22 @@ def depth(g: RandomGraph) -> None:
         g.add("SpaceToDepth", [v], blocksize=2)
 
 
-def quantised(g: RandomGraph) -> None:
-    """To 8 bits and back, by a scale that is a power of two."""
-    v = g.value(lambda v: v.dtype == F32 and v.exact)
+def dequantised(g: RandomGraph) -> None:
+    """By a scale that is a power of two, for all or along an axis."""
+    v = g.value(lambda v: v.dtype in (U8, I32) and v.exact)
     if v is None:
         return
-    scale = g.constant(g.pick((0.25, 0.5)), F32)
-    zero = g.constant(g.pick((0, 3)), g.pick((U8, np.dtype(np.int8))))
-    del g.values[-2:]
-    made = g.add("QuantizeLinear", [v, scale, zero])
-    if made is not None:
-        g.add("DequantizeLinear", [made[0], scale, zero])
+    axis = _axis(g, v) if v.array.ndim and g.chance(0.5) else None
+    shape = () if axis is None else (v.shape[axis],)
+    scale = g.constant(2.0 ** g.rng.integers(-3, 0, shape), F32)
+    zero = g.constant(g.rng.integers(0, 9, shape), U8) if v.dtype == U8 else None
+    del g.values[-1 if zero is None else -2 :]
+    scale.disturbed = [scale.array] * DISTURBED  # no other type is a scale
+    g.add("DequantizeLinear", [v, scale, zero], **({} if axis is None else {"axis": axis}))
 
 
 #: With how often they are drawn.
 LAYERS = (
     (gather, 2), (scatter, 2), (top, 1), (chosen, 1), (attention, 2), (recurrent, 1), (product, 1), (depth, 1),
-    (quantised, 1),
+    (dequantised, 1),
 )  # fmt: skip
