@@ -25,6 +25,7 @@ from accord.ir.build import Builder
 from accord.ir.infer import Inference
 
 __all__ = [
+    "ANY_VERSION",
     "CANONICAL_OPSET",
     "OWN_DOMAIN",
     "Expansion",
@@ -38,6 +39,8 @@ __all__ = [
 
 #: The version of the ONNX domain that every model is brought to; models that declare a later one keep theirs.
 CANONICAL_OPSET = 24
+#: Past every change of an operator: what is written in today's form, as expansions and compositions are.
+ANY_VERSION = 1 << 30
 #: The domain of operators that no model has: only expansions write them, where ONNX has none that would do.
 OWN_DOMAIN = "accord"
 

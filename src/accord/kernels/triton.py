@@ -404,7 +404,7 @@ class TritonKernel(DeviceKernel):
 
     def on_gpu(self) -> bool:
         """See :class:`~accord.kernels.device.DeviceKernel`; a process that is for interpreting does not."""
-        return super().on_gpu() and not interpreting()
+        return not interpreting() and super().on_gpu()
 
     def emulate(
         self,

@@ -24,7 +24,7 @@ from accord.ir import dims as D
 from accord.ir.build import Builder
 from accord.ir.compute import content_symbol
 from accord.ir.dims import Dim, DimLike
-from accord.ir.expand import CANONICAL_OPSET, expansion_for
+from accord.ir.expand import ANY_VERSION, CANONICAL_OPSET, expansion_for
 from accord.ir.facts import FactTable, OtherFact, fact_of_type, merge
 from accord.ir.infer import Analyzer, Evaluator, Inference, op_name
 from accord.model.bodies import BODY_FACTS, without_content
@@ -33,9 +33,6 @@ from accord.model.graphs import BodyCopy, Names, detach, inner_graphs, sort
 from accord.model.upgrade.common import node_name
 
 __all__ = ["Decide", "Normalised", "Note", "normalise"]
-
-#: Stands for the version of every domain of a node that an expansion made: past every change of version.
-_ANY_VERSION = 1 << 30
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
@@ -189,7 +186,7 @@ class _Scope:
             GraphError: the domain of an ONNX operator is not imported.
         """
         if self.made:
-            return _ANY_VERSION
+            return ANY_VERSION
         if node.domain == "" and "" not in self.versions:
             raise GraphError(
                 "the node's domain is not imported",

@@ -169,7 +169,8 @@ def serve_all(
     from accord.backends.cpu.machine import usable_cores
 
     # the longest first, so that none is left for the end; threads take turns: taking one is a step of the interpreter
-    rest = iter(sorted(variants, key=lambda v: -len(v.kernel.text())))
+    lengths = {kernel: len(kernel.text()) for kernel in {v.kernel for v in variants}}
+    rest = iter(sorted(variants, key=lambda v: -lengths[v.kernel]))
     raised: list[Exception] = []
 
     def serve() -> None:

@@ -38,7 +38,7 @@ def lower_loops(program: LoopProgram, sources: Sequence[int], targets: Sequence[
         launch = Chosen(functools.partial(loop_choice, kernel, exact_hints(dims)), 0)
     else:
         launch = functools.partial(loop_launch, kernel, hints_of(dims))
-    return Lowered((Phase(kernel, (*sources, *targets), dims, launch),), 0, kernel.may_overwrite)
+    return Lowered((Phase(kernel, (*sources, *targets), dims, launch),), 0, _always)
 
 
 def _cut(program: LoopProgram, kernel: LoopKernel, dims: Sequence[DimLike]) -> tuple[int, int] | None:
@@ -79,6 +79,12 @@ def _in_stages(
         shifts = tuple(starts[~n] if n < 0 else 0 for n, _ in numbers)
         phases.append(Phase(kernel, places, dims, functools.partial(shifted_launch, launch, shifts)))
     return Lowered(tuple(phases), end, _never)
+
+
+def _always(output: int, number: int) -> bool:
+    """A program reads its elements before it stores them, and stores what is constant along rows last."""
+    del output, number
+    return True
 
 
 def _never(output: int, number: int) -> bool:

@@ -126,14 +126,6 @@ class LoopKernel(KernelText):
 
         return LoopWriter(self).module()
 
-    def may_overwrite(self, output: int, number: int) -> bool:
-        """Whether an output may take the memory of an operand that lies as it does.
-
-        A program reads its elements before it stores them, and stores what is constant along rows last.
-        """
-        del output, number
-        return True
-
     # what expressions depend on
 
     def is_full(self, expr: Expr) -> bool:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from accord.contract.choose import Choice, call_attributes, kernel_for, kernel_of_kind
 from accord.errors import ContractError
 from accord.ir.build import Builder
-from accord.ir.expand import equivalent_of, expansion_for
+from accord.ir.expand import ANY_VERSION, equivalent_of, expansion_for
 from accord.ir.infer import Inference, op_name
 from accord.ir.patch import Patch, patch_from
 from accord.ir.reason import Reason
@@ -20,8 +20,6 @@ from accord.passes.rule import Rule, RuleContext
 __all__ = ["ComposeOperators"]
 
 _STANDARD = frozenset({"", "com.microsoft"})
-#: Past every change of an operator: a composition is written in today's form.
-_TODAY = 1 << 30
 
 
 class ComposeOperators(Rule):
@@ -54,7 +52,7 @@ class ComposeOperators(Rule):
 
 
 def _equivalent(node: ir.Node, n: Inference, context: RuleContext) -> Patch | Reason | None:
-    equivalent = equivalent_of(node.domain, node.op_type) or expansion_for(node.domain, node.op_type, _TODAY)
+    equivalent = equivalent_of(node.domain, node.op_type) or expansion_for(node.domain, node.op_type, ANY_VERSION)
     if equivalent is None:
         return None
     refused = context.runs(node)
