@@ -30,14 +30,18 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.
 
 
 def mask_of(rng: np.random.Generator, kind: str, dtype: str, full: tuple[int, ...]) -> np.ndarray:
-    """A mask that broadcasts to ``full``: bool, or numbers with minus infinity among them."""
+    """A mask that broadcasts to ``full``: bool, or numbers with minus infinity or the least number among them."""
     rank = int(rng.integers(2, 5))
     shape = [1 if rng.random() < 0.4 else n for n in full[4 - rank :]]
     shape[-1] = max(1, full[-1] - int(rng.integers(0, 3)))
     if kind == "bool":
         return rng.random(shape) < 0.7
     values = rng.standard_normal(shape)
-    return np.where(rng.random(shape) < 0.2, -np.inf, values).astype(dtype_of(dtype))
+    hidden = rng.random(shape) < 0.2
+    if kind == "float" or dtype == "float16":  # whose least number plus a score is not that number
+        return np.where(hidden, -np.inf, values).astype(dtype_of(dtype))
+    hidden[..., :1, :] = True  # a query that sees nothing else
+    return np.where(hidden, float(ml_dtypes.finfo(dtype_of(dtype)).min), values).astype(dtype_of(dtype))
 
 
 @st.composite
@@ -52,7 +56,7 @@ def cases(draw):
         "value_size": draw(st.sampled_from([4, 16, 20, 32, 48])),
         "dtype": draw(st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16"])),
         "packed": draw(st.booleans()),
-        "mask": draw(st.sampled_from([None, "bool", "float"])),
+        "mask": draw(st.sampled_from([None, "bool", "float", "least"])),
         "past": draw(st.sampled_from([None, 0, 7])),
         "valid": draw(st.booleans()),
         "causal": draw(st.booleans()),

@@ -82,7 +82,12 @@ class Case:
         shape = tuple(1 if b else n for b, n in zip(c["repeats"], full, strict=True))
         values = self.rng.standard_normal(shape)
         low = self.rng.random(shape) < 0.3
-        data = ~low if c["mask"] == "bool" else np.where(low, -np.inf, values).astype(NUMPY[c["mask"]])
+        if c["mask"] == "bool":
+            data = ~low
+        else:
+            least = c["least"] and c["mask"] == "f32"  # (float16's least number plus a score is not that number)
+            low[..., 0, :] |= least  # a query that sees nothing else
+            data = np.where(low, np.finfo(np.float32).min if least else -np.inf, values).astype(NUMPY[c["mask"]])
         steps = [s // data.itemsize for s in data.strides]
         return data, Access(tuple(0 if b else s for b, s in zip(c["repeats"], steps, strict=True)), 0)
 
@@ -183,6 +188,7 @@ def cases(draw):
         "dtype": draw(st.sampled_from(["f32", "f32", "f16", "bf16"])),
         "rows": draw(st.booleans()),
         "mask": draw(st.sampled_from([None, None, "bool", "f32", "f16"])),
+        "least": draw(st.booleans()),
         "repeats": draw(st.tuples(*[st.booleans()] * 4)),
         "cut": draw(st.integers(0, 3)),
         "valid": draw(st.booleans()),

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from accord.backends.cpu.llvm import Builder, vector
 from accord.backends.cpu.printer import Printer
 from accord.backends.epilogue import substitute
@@ -16,7 +18,7 @@ from accord.expr.functions import tables
 from accord.expr.functions.common import horner, ldexp, rint
 from accord.expr.lang import Expr, call, cast, operand
 from accord.expr.math import expand
-from accord.expr.primitives import eq, fma, max_, select
+from accord.expr.primitives import eq, fma, max_, min_, select
 
 if TYPE_CHECKING:
     from accord.backends.cpu.attention import AttentionWriter
@@ -92,7 +94,8 @@ class SoftmaxRows:
             start = b.add(b.mul(o.image, image), b.mul(o.key, self.mask_step))
             self.mask = b.address(o.mask, code.mask.dtype, start)
         if code.score is not None:
-            self.score = substitute(code.score, self._natural) * math.log2(math.e)
+            score = substitute(code.score, self._natural)
+            self.score = self._finite(score * math.log2(math.e), score)
             self.group = o.p["group"]
             self.lanes = ", ".join(f"{vector(self.real, 1)} {k}.0" for k in range(self.width))
             self.lanes = f"<{self.lanes}>" if self.width > 1 else "0.0"
@@ -152,6 +155,11 @@ class SoftmaxRows:
         """Operands of a function of scores: the score is kept in units of log(2)."""
         return operand(index, dtype) * math.log(2) if index == 0 else operand(index, dtype)
 
+    def _finite(self, scaled: Expr, natural: Expr) -> Expr:
+        """Scores in units of log(2) that are finite if they were: a row that sees only the least is no empty one."""
+        least = float(np.finfo(np.float32 if self.real == "f32" else np.float64).min)
+        return select(eq(natural, float("-inf")), float("-inf"), max_(least, scaled))
+
     def _spread(self, number: str) -> str:
         """An i64 as a number in all lanes."""
         one = self.b.op(f"sitofp i64 {number} to {vector(self.real, 1)}")
@@ -188,8 +196,8 @@ class SoftmaxRows:
         if kind.dtype == "bool":
             return self._value(select(operand(1, "bool"), score, float("-inf")), x, m)
         added = cast(operand(1, kind.dtype), self.real)
-        total = fma(added, math.log2(math.e), score)
-        return self._value(select(eq(added, float("-inf")), float("-inf"), total), x, m)
+        total = self._finite(fma(added, math.log2(math.e), score), min_(added, score))
+        return self._value(total, x, m)
 
     def _gathered(self, dtype: str, mask: str, j: str, count: str | None) -> str:
         """Elements of a mask that lie apart; the row's first one in the place of those after the ``count``-th."""

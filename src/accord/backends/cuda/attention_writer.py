@@ -12,6 +12,8 @@ from accord.backends.cuda.printer import TYPES, TritonPrinter
 __all__ = ["LOG2E", "AttentionWriter", "write_bounds", "write_scores"]
 
 LOG2E = math.log2(math.e)
+#: The least finite float32.
+LEAST_SCORE = -3.4028234663852886e38
 #: Least sides of what tensor cores multiply.
 _LEAST = 16
 
@@ -73,7 +75,16 @@ def write_scores(code: Code, k: AttentionKernel, prefix: str, head: str) -> None
         "n_real": "tl.program_id(0).to(tl.float32) * 0.0 + heads",
     }
     code(*(f"{n} = {v}" for n, v in operands.items()))
-    code(f"s = {TritonPrinter(code, prefix).value(k.score, ['s', *operands])} * {LOG2E!r}")
+    code(
+        f"score = {TritonPrinter(code, prefix).value(k.score, ['s', *operands])}",
+        f"more = score * {LOG2E!r}",
+        _finite("more", "score"),
+    )
+
+
+def _finite(scaled: str, natural: str) -> str:
+    """Scores in units of log(2) that are finite if they were: a row that sees only the least number is no empty one."""
+    return f's = tl.where(({scaled} < {LEAST_SCORE!r}) & ({natural} > float("-inf")), {LEAST_SCORE!r}, {scaled})'
 
 
 class AttentionWriter:
@@ -341,7 +352,8 @@ class AttentionWriter:
         if k.mask == "bool":
             code(f"seen = tl.load({at}{bound}) != 0")
         else:
-            code(f"s += tl.load({at}{bound}).to(tl.float32) * {LOG2E!r}")
+            code(f"added = tl.load({at}{bound}).to(tl.float32)", f"more = s + added * {LOG2E!r}")
+            code(_finite("more", "tl.minimum(s, added)"))
 
     # the end
 

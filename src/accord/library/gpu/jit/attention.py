@@ -65,6 +65,7 @@ def _walk(
 ):
     """The keys from ``low`` to ``high``; ``FULL``: every query sees every one of them, and nothing is added."""
     LOG2E: tl.constexpr = 1.4426950408889634
+    LEAST: tl.constexpr = -3.4028234663852886e38
     d, e = tl.arange(0, BD), tl.arange(0, BE)
     column = tl.arange(0, BLOCK_K)
     k_at = k_block + low.to(tl.int64) * k_row + (column[None, :] * k_row + d[:, None])
@@ -92,7 +93,9 @@ def _walk(
                 seen = seen & (i - j[None, :] <= window) & (j[None, :] - i <= window)
             if mask_rows is not None:
                 s += tl.load(mask_rows + j[None, :], mask=(j < K)[None, :], other=0).to(tl.float32)
-            s = tl.where(seen, s * LOG2E, float("-inf"))
+            # finite scores stay so: a row that sees only the least number is no empty one
+            more = tl.where((s * LOG2E < LEAST) & (s > float("-inf")), LEAST, s * LOG2E)
+            s = tl.where(seen, more, float("-inf"))
             higher = tl.maximum(peak, tl.max(s, 1))
             base = tl.where(higher == float("-inf"), 0.0, higher)
             p = tl.exp2(s - base[:, None])
