@@ -187,6 +187,38 @@ def test_loop_with_growing_state_and_captured_values():
         np.testing.assert_array_equal(sums, [3 * (k + 2) for k in range(n)])
 
 
+def test_a_body_reads_an_outer_value_whose_size_only_a_run_tells():
+    """Its size is a sum of two that only a run tells: no symbol of it is one of the body's own."""
+    step = body(
+        [
+            node("Gather", ["both", "i"], ["row"], axis=0),
+            node("ReduceSum", ["row"], ["r"], keepdims=0),
+            node("Add", ["a", "r"], ["b"]),
+            node("Identity", ["c"], ["d"]),
+        ],
+        [("i", 7, []), ("c", 9, []), ("a", 7, [])],
+        ["d", "b"],
+    )
+    nodes = [
+        node("NonZero", ["x"], ["p"]),
+        node("NonZero", ["z"], ["q"]),
+        node("Concat", ["p", "q"], ["joined"], axis=1),
+        node("Transpose", ["joined"], ["both"], perm=[1, 0]),
+        node("Loop", ["n", "", "zero"], ["y"], body=step),
+    ]
+    constants = {"zero": np.array(0, np.int64)}
+    m = accord.load(model(nodes, {"n": (np.int64, []), "x": (F, ["k"]), "z": (F, ["l"])}, ["y"], constants))
+    x, z = np.array([0, 1, 1, 0, 1], F), np.array([0, 0, 5], F)
+    assert m(np.array(4), x, z)[0] == 1 + 2 + 4 + 2
+    assert m(np.array(2), x, z)[0] == 1 + 2
+
+
+def test_what_is_given_as_to_a_session_is_an_error_that_says_so():
+    m = accord.load(model([node("Relu", ["x"], ["y"])], {"x": (F, ["n"])}, ["y"]))
+    with pytest.raises(InputError, match="InferenceSession"):
+        m.run(None, {"x": np.zeros(3, F)})
+
+
 def test_if_returns_values_of_the_outer_graph():
     then, other = body([node("Identity", ["r"], ["t"])], [], ["t"]), body([node("Neg", ["r"], ["e"])], [], ["e"])
     proto = model(

@@ -18,7 +18,7 @@ from accord.backends.memory import HOST
 from accord.backends.protocol import Kernel, NativeKernel, ViewKernel
 from accord.ir.agreement import Agreement
 from accord.ir.compute import SizeFunction, compile_dims
-from accord.ir.dims import DimLike, Shape
+from accord.ir.dims import DimLike, Shape, symbols_of
 from accord.placement.placement import Placement
 from accord.plan.types import TensorType, ValueType
 from accord.record import record
@@ -176,11 +176,15 @@ class Plan:
 
     @cached_property
     def static_slots(self) -> tuple[int, ...]:
-        """Slots whose size follows from the input shapes."""
+        """Slots whose size follows from the input shapes: not that of a captured value that only a run can size."""
+        known = set(self.symbols)
         return tuple(
             i
             for i, s in enumerate(self.slots)
-            if s.storage is not Storage.LATE and s.dtype is not None and s.shape is not None
+            if s.storage is not Storage.LATE
+            and s.dtype is not None
+            and s.shape is not None
+            and (s.storage is not Storage.INPUT or all(symbols_of(d) <= known for d in s.shape))
         )
 
     @cached_property

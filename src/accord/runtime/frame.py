@@ -19,6 +19,7 @@ from accord.backends.memory import HOST, DeviceArray
 from accord.backends.protocol import Backend, HostKernel, Launch, NativeKernel, Phase, Program, Turn
 from accord.errors import ExecutionError, InputError
 from accord.ir.agreement import Agreement
+from accord.ir.dims import DimLike
 from accord.model.limits import physical_memory
 from accord.plan.arena import align
 from accord.plan.plan import Plan, Sizes, Step, Storage
@@ -513,10 +514,15 @@ def disagreement(agreement: Agreement, step: Step, size: int, other: int) -> Inp
         f"{agreement.what} do not fit each other",
         node=step.placement.node,
         op=step.placement.op,
-        expected=f"{agreement.size} = {size}" + (", or 1" if agreement.ones else ""),
-        found=f"{agreement.other} = {other}",
+        expected=_sized(agreement.size, size) + (", or 1" if agreement.ones else ""),
+        found=_sized(agreement.other, other),
         remedy="Give inputs of other sizes.",
     )
+
+
+def _sized(dim: DimLike, value: int) -> str:
+    """A size as it is written, and as it is for these inputs."""
+    return str(value) if isinstance(dim, int) else f"{dim} = {value}"
 
 
 def _as_arrays(

@@ -291,6 +291,12 @@ class Model:
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not named:
             named, args = args[0], ()  # type: ignore[assignment]
+        if len(args) == 2 and isinstance(args[1], Mapping):
+            raise InputError(
+                "names of outputs and a dictionary of inputs were given",
+                expected="inputs: model(x=...) or model({'x': ...})",
+                remedy="Use accord.InferenceSession, whose run takes both.",
+            )
         values = self._match(args, named)
         return Outputs(self._executor_for(values).run(values), self._names)
 
