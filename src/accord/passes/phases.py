@@ -24,6 +24,7 @@ from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareC
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.fuse_weights import FuseWeights
+from accord.passes.rules.loop_state import CaptureUnchangedState
 from accord.passes.rules.precision import StoreHalf
 from accord.passes.rules.recognise.activations import RecogniseActivation
 from accord.passes.rules.recognise.affine_chain import MergeAffine
@@ -92,6 +93,7 @@ def phases() -> tuple[Phase, ...]:
                 GatherToSlice(),
                 FoldConstants(),
                 RemoveIdentity(),
+                CaptureUnchangedState(),
                 RemoveNoOpCast(),
                 RemoveNoOpMovement(),
                 MergeTransposes(),

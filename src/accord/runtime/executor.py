@@ -276,10 +276,10 @@ class Executor:
 
     def _sizes(self, inputs: Sequence[Any], outer: Mapping[str, int] | None) -> tuple[tuple[int, ...], dict[str, int]]:
         """Values of the plan's symbols, as the key of a frame and by name; remembered for shapes that were met."""
-        known = None
-        if outer is None and not self._contents:
+        known: tuple[Any, ...] | None = None
+        if not self._contents:
             try:
-                known = tuple([a.shape for a in inputs])
+                known = (*[a.shape for a in inputs], *(outer.items() if outer else ()))
             except AttributeError:  # a sequence, or an absent optional
                 known = None
             found = self._solved.get(known)
