@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import Final
 
-from accord.ir.dims import Dim, DimLike, render
+from accord.ir.dims import Dim, DimLike
+from accord.ir.written import broadcast_sizes, statements
 
 __all__ = ["SizeFunction", "compile_dims", "content_symbol", "representative"]
 
@@ -26,7 +27,7 @@ class SizeFunction:
 
     def __init__(self, code: CodeType) -> None:
         self._code = code
-        self._function = FunctionType(code, {"broadcast": _broadcast_int, "min": min, "max": max})
+        self._function = FunctionType(code, {"broadcast": broadcast_sizes, "min": min, "max": max})
 
     def __call__(self, values: Sequence[int]) -> tuple[int, ...]:
         """The sizes, in order."""
@@ -61,13 +62,9 @@ def compile_dims(dims: Sequence[DimLike], symbols: Sequence[str]) -> SizeFunctio
     """
     index = {name: i for i, name in enumerate(symbols)}
     unique = {d: f"v{i}" for i, d in enumerate(dict.fromkeys(d for d in dims if isinstance(d, Dim)))}
-    lines = ["def sizes(s):"]
-    lines += [f"    {var} = {render(d, lambda name: f's[{index[name]}]')}" for d, var in unique.items()]
-    items = ", ".join(unique[d] if isinstance(d, Dim) else str(d) for d in dims)
-    lines.append(f"    return ({items}{',' if len(dims) == 1 else ''})")
+    made, texts = statements(unique, lambda name: f"s[{index[name]}]")
+    body = [*made, *(f"{v} = {t}" for v, t in zip(unique.values(), texts, strict=True))]
+    body.append(f"return ({''.join(f'{unique[d] if isinstance(d, Dim) else d}, ' for d in dims)})")
+    lines = ["def sizes(s):", *(f"    {line}" for line in body)]
     (code,) = (c for c in compile("\n".join(lines), "<sizes>", "exec").co_consts if isinstance(c, CodeType))
     return SizeFunction(code)
-
-
-def _broadcast_int(*sizes: int) -> int:
-    return next((s for s in sizes if s != 1), 1)

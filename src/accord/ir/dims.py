@@ -10,9 +10,11 @@ Symbols stand for sizes and are therefore assumed to be at least their ``lower``
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeGuard, Union
 
+from accord.ir.written import broadcast_sizes, render
 from accord.record import record
 
 __all__ = [
@@ -75,12 +77,13 @@ class Dim:
     Built by :func:`symbol` and arithmetic, never directly.
     """
 
-    __slots__ = ("_hash", "_high", "_low", "_text", "_weight", "terms")
+    __slots__ = ("_hash", "_high", "_low", "_symbols", "_text", "_weight", "terms")
 
     def __init__(self, terms: tuple[tuple[_Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
         self._text: str | None = None
+        self._symbols: frozenset[str] | None = None
         self._weight = 0
         # Bounds that were asked for: () while unknown, else the answer in a tuple. Atoms are shared between
         # expressions, so that nested ones would otherwise be walked again and again.
@@ -134,7 +137,7 @@ class Dim:
     # comparison
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Dim) and self.terms == other.terms
+        return self is other or (isinstance(other, Dim) and self._hash == other._hash and self.terms == other.terms)
 
     def __hash__(self) -> int:
         return self._hash
@@ -509,15 +512,16 @@ def symbols_of(d: DimLike) -> frozenset[str]:
     """Names of the symbols in ``d``."""
     if isinstance(d, int):
         return frozenset()
-    names: set[str] = set()
-    for monomial, _ in d.terms:
-        for atom in monomial:
-            if isinstance(atom, _Symbol):
-                names.add(atom.name)
-            else:
-                for a in atom.args:
-                    names |= symbols_of(a)
-    return frozenset(names)
+    if d._symbols is None:
+        names: set[str] = set()
+        for monomial, _ in d.terms:
+            for atom in monomial:
+                if isinstance(atom, _Symbol):
+                    names.add(atom.name)
+                else:
+                    names.update(*map(symbols_of, atom.args))
+        d._symbols = frozenset(names)
+    return d._symbols
 
 
 def substitute(d: DimLike, env: Mapping[str, DimLike]) -> DimLike:
@@ -556,36 +560,30 @@ def evaluate(d: DimLike, env: Mapping[str, int]) -> int:
     missing = symbols_of(d) - env.keys()
     if missing:
         raise KeyError(", ".join(sorted(missing)))
-    value = substitute(d, env)
-    if not isinstance(value, int):
-        raise TypeError(f"{d} has no integer value")
-    return value
+    return _value(d, env)
 
 
-def render(d: DimLike, name_of: Callable[[str], str]) -> str:
-    """Python text of ``d`` with each symbol written as ``name_of`` says."""
+def _value(d: DimLike, env: Mapping[str, int]) -> int:
     if isinstance(d, int):
-        return str(d)
-    parts = []
+        return d
+    total = 0
     for monomial, coefficient in d.terms:
-        factors = []
+        term = coefficient
         for atom in monomial:
             if isinstance(atom, _Symbol):
-                factors.append(name_of(atom.name))
-            elif atom.function == "floordiv":
-                a, b = (render(x, name_of) for x in atom.args)
-                factors.append(f"(({a})//({b}))")
+                term *= env[atom.name]
             else:
-                factors.append(f"{atom.function}({', '.join(render(x, name_of) for x in atom.args)})")
-        if not factors:
-            parts.append(str(coefficient))
-        elif coefficient == 1:
-            parts.append("*".join(factors))
-        elif coefficient == -1:
-            parts.append("-" + "*".join(factors))
-        else:
-            parts.append(f"{coefficient}*" + "*".join(factors))
-    return " + ".join(parts).replace("+ -", "- ")
+                term *= _OF_INTEGERS[atom.function](*[_value(a, env) for a in atom.args])
+        total += term
+    return total
+
+
+_OF_INTEGERS: dict[str, Callable[..., int]] = {
+    "floordiv": operator.floordiv,
+    "min": min,
+    "max": max,
+    "broadcast": broadcast_sizes,
+}
 
 
 def is_known(dims: Sequence[DimLike]) -> TypeGuard[Sequence[int]]:

@@ -25,7 +25,7 @@ from accord.runtime.arena import Arena, orders_for
 from accord.runtime.binding import Binding
 from accord.runtime.frame import Frame, Segment
 from accord.runtime.growth import refuse_growth
-from accord.runtime.late_steps import LateSteps
+from accord.runtime.late_steps import LateSizes, LateSteps
 from accord.runtime.returned import ReturnedMemory
 from accord.runtime.shortage import no_memory, no_memory_for_constants, no_memory_for_run
 from accord.runtime.solve import solve
@@ -68,6 +68,8 @@ class Executor:
         #: Runs that were under way at the same time.
         self._abreast = 0
         self._returned = ReturnedMemory()
+        #: By number of the step.
+        self._view_sizes: dict[int, LateSizes] = {}
         self._solved: dict[Any, tuple[tuple[int, ...], dict[str, int]]] = {}
         #: Inputs of one integer that are symbols of the plan.
         names = [plan.slots[i].name for i in plan.inputs]
@@ -473,7 +475,7 @@ class Executor:
                     refuse_growth(placement.op, arguments)
                 results = kernel.run(arguments)
             elif isinstance(kernel, ViewKernel):
-                shape = self._shape(step.outputs[0], env)
+                shape = self._shape(index, env)
                 source = arguments[0]
                 results = [source.view(shape) if isinstance(source, DeviceArray) else np.asarray(source).reshape(shape)]
             else:
@@ -547,10 +549,14 @@ class Executor:
                 if len(names) == 1 and str(d) in names:
                     env.setdefault(str(d), n)
 
-    def _shape(self, slot: int, env: Mapping[str, int]) -> tuple[int, ...]:
-        shape = self.plan.slots[slot].shape
-        assert shape is not None
-        return tuple(D.evaluate(d, env) for d in shape)
+    def _shape(self, index: int, env: Mapping[str, int]) -> tuple[int, ...]:
+        """Of the output of a step that makes a view."""
+        sizes = self._view_sizes.get(index)
+        if sizes is None:
+            shape = self.plan.slots[self.plan.steps[index].outputs[0]].shape
+            assert shape is not None
+            sizes = self._view_sizes[index] = LateSizes(shape)
+        return tuple(sizes(env))
 
 
 def _copy(value: Any) -> Any:

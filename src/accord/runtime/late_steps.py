@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,43 @@ from accord.backends.prepared import Prepared
 from accord.backends.protocol import Backend, NativeKernel
 from accord.errors import AccordError
 from accord.ir import dims as D
-from accord.plan.plan import Plan
+from accord.ir.compute import SizeFunction, compile_dims
+from accord.ir.dims import DimLike
+from accord.plan.plan import Plan, Step
 from accord.runtime.frame import disagreement
 
-__all__ = ["LateSteps"]
+__all__ = ["LateSizes", "LateSteps"]
 
 #: Kernels that are kept ready for sizes that were met.
 MAX_LATE = 256
+
+
+class LateSizes:
+    """Sizes that are asked for in each run: computed as they are written the first time, compiled from the second on.
+
+    Args:
+        dims: The sizes.
+    """
+
+    def __init__(self, dims: Iterable[DimLike]) -> None:
+        self.dims = tuple(dims)
+        self._symbols = tuple(sorted(frozenset[str]().union(*map(D.symbols_of, self.dims))))
+        self._function: SizeFunction | None = None
+        self._met = False
+
+    def __call__(self, env: Mapping[str, int]) -> Sequence[int]:
+        """Their values for those of symbols.
+
+        Raises:
+            KeyError: a symbol is not in ``env``.
+            ZeroDivisionError: a division by a size that is zero.
+        """
+        if self._function is None:
+            if not self._met:
+                self._met = True
+                return [D.evaluate(d, env) for d in self.dims]
+            self._function = compile_dims(self.dims, self._symbols)
+        return self._function([env[s] for s in self._symbols])
 
 
 class LateSteps:
@@ -37,6 +67,8 @@ class LateSteps:
         self._lock = threading.Lock()
         #: By number of the step, and sizes.
         self._prepared: OrderedDict[tuple[int, ...], Prepared] = OrderedDict()
+        #: By number of the step: of its agreements, and of its kernel and outputs.
+        self._sizes: dict[int, tuple[LateSizes, LateSizes]] = {}
 
     def forget(self) -> None:
         """Drop what is kept ready."""
@@ -64,13 +96,25 @@ class LateSteps:
             AccordError: sizes do not fit each other, or the kernel refused its data.
         """
         step = self.plan.steps[index]
-        for a in step.agreements:
-            size, other = D.evaluate(a.size, env), D.evaluate(a.other, env)
+        sizes = self._sizes.get(index)
+        if sizes is None:
+            sizes = self._sizes[index] = self._asked(step, kernel)
+        pairs = sizes[0](env)
+        for a, size, other in zip(step.agreements, pairs[::2], pairs[1::2], strict=True):
             if not a.holds(size, other):
                 raise disagreement(a, step, size, other)
         backend = self.backends[step.placement.backend]
-        prepared = self._ready(index, kernel, backend, [D.evaluate(d, env) for d in kernel.dims])
-        outputs = [self._array(o, env, backend.memory) for o in step.outputs if o >= 0]
+        values = sizes[1](env)
+        at = len(kernel.dims)
+        prepared = self._ready(index, kernel, backend, values[:at])
+        outputs = []
+        for o in step.outputs:
+            if o >= 0:
+                rank = len(self.plan.slots[o].shape or ())
+                outputs.append(
+                    self._array(o, values[at : at + rank], values[at + rank : at + 2 * rank], backend.memory)
+                )
+                at += 2 * rank
         operands = [self._laid_out(step.inputs[i], arguments[i]) for i in kernel.reads]
         operands += outputs
         addresses = [a.address if isinstance(a, DeviceArray) else a.ctypes.data for a in operands]
@@ -83,7 +127,7 @@ class LateSteps:
         produced = iter(outputs)
         return [next(produced) if o >= 0 else None for o in step.outputs]
 
-    def _ready(self, index: int, kernel: NativeKernel, backend: Backend, sizes: list[int]) -> Prepared:
+    def _ready(self, index: int, kernel: NativeKernel, backend: Backend, sizes: Sequence[int]) -> Prepared:
         """The kernel of a late step for these sizes, kept for the next time."""
         key = (index, *sizes)
         with self._lock:
@@ -96,17 +140,25 @@ class LateSteps:
                 self._prepared.move_to_end(key)
             return found
 
-    def _array(self, slot: int, env: Mapping[str, int], memory: Memory | None) -> Any:
+    def _asked(self, step: Step, kernel: NativeKernel) -> tuple[LateSizes, LateSizes]:
+        dims: list[DimLike] = [*kernel.dims]
+        for o in step.outputs:
+            if o >= 0:
+                slot = self.plan.slots[o]
+                shape = slot.shape or ()
+                dims += [*shape, *(slot.strides if slot.strides is not None else (0,) * len(shape))]
+        return LateSizes(d for a in step.agreements for d in (a.size, a.other)), LateSizes(dims)
+
+    def _array(self, slot: int, shape: Sequence[int], strides: Sequence[int], memory: Memory | None) -> Any:
         """A new array that lies as the plan says; without gaps, since a late value is nobody's part."""
         s = self.plan.slots[slot]
-        shape = tuple(D.evaluate(d, env) for d in s.shape or ())
+        shape = tuple(shape)
         assert s.dtype is not None
         if memory is not None:  # the plan knows how it lies
             return DeviceArray.empty(memory, shape, s.dtype)
         if s.strides is None:
             return np.empty(shape, s.dtype)
-        steps = [D.evaluate(d, env) for d in s.strides]
-        order = sorted(range(len(shape)), key=lambda a: (-steps[a], a))
+        order = sorted(range(len(shape)), key=lambda a: (-strides[a], a))
         made = np.empty([shape[a] for a in order], s.dtype)
         return made.transpose(np.argsort(order))
 
