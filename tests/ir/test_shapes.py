@@ -294,6 +294,27 @@ def test_sizes_survive_a_cast_to_float_and_back() -> None:
     assert content(infer("Cast", scalar(H), to=int(F16))) is None
 
 
+def test_the_order_of_pads_is_turned_around_in_a_matrix() -> None:
+    """As PyTorch's exporter writes paddings that depend on sizes: what was last axis first is first axis first."""
+    pads = infer("Concat", ints(1, 2, 3, S), ints(0, 0), axis=0)
+    rows = infer("Reshape", pads, ints(-1, 2))
+    assert (rows.shape, rows.table, rows.data) == ((3, 2), (1, 2, 3, S, 0, 0), None)
+    backwards = infer("Slice", rows, ints(-1), ints(-(2**63) + 1), ints(0), ints(-1))
+    assert backwards.table == (0, 0, 3, S, 1, 2)
+    turned = infer("Cast", infer("Transpose", backwards, perm=[1, 0]), to=int(I32))
+    assert turned.table == (0, 3, 1, 0, S, 2)
+    flat = infer("Reshape", turned, ints(-1))
+    assert content(flat) == (0, 3, 1, 0, S, 2)
+    assert infer("Pad", f32(N, S, 4), infer("Cast", flat, to=int(I64))).shape == (N, 2 * S + 3, 7)
+    assert infer("Add", rows, ints(1)).table is None  # nothing is computed with such matrices
+
+
+def test_known_matrices_are_constants() -> None:
+    part = infer("Slice", infer("Reshape", ints(5, S, 7, 8), ints(2, 2)), ints(1), ints(2), ints(0))
+    assert part.shape == (1, 2)
+    np.testing.assert_array_equal(part.numpy(), [[7, 8]])
+
+
 def test_content_stops_at_64_elements() -> None:
     assert content(infer("Expand", scalar(N), ints(64))) == (N,) * 64
     assert content(infer("Expand", scalar(N), ints(65))) is None

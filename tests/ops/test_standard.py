@@ -161,6 +161,20 @@ def test_einsum_broadcasts_sizes_of_1():
     check("Einsum", [a, b], equation="...ij,...jk->...ik")
 
 
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("equation", ["bij,bjk->bik", "bhij,bjk->bhik", "bcij,bcjkl->bcikl", "bj,bjk->bk"])
+@pytest.mark.parametrize("one", ["left", "right", "none"])
+def test_einsum_of_a_batch_of_1(equation, symbolic, one):
+    """A label of one element in one operand goes with any size in the other, also where only a run tells."""
+    rng = np.random.default_rng(5)
+    left, right = equation.split("->")[0].split(",")
+    sizes = dict(zip("bchijkl", (3, 2, 4, 5, 6, 2, 3), strict=True))
+    small = sizes | {"b": 1}
+    inputs = [[(small if one == side else sizes)[k] for k in term] for side, term in (("left", left), ("right", right))]
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in inputs]
+    check("Einsum", arrays, equation=equation, symbolic=symbolic)
+
+
 @pytest.mark.parametrize("equation", ["bij,bjk->bik", "bij,kj->bki", "bcij,bcjk->bcik", "bci,bcj->bij"])
 @pytest.mark.parametrize("axis", range(3))
 def test_einsum_of_nothing(equation, axis):

@@ -41,12 +41,14 @@ class TensorFact:
         const: The content where it is constant (shape and dtype as above).
         data: For tensors of rank 0 or 1 that hold sizes, one symbolic element each in order; only set where ``const``
             is None. The dtype is an integer one, or float where sizes are on their way through a cast and back.
+        table: The same of a tensor of rank 2, row by row.
     """
 
     dtype: ir.DataType | None
     shape: Shape | None
     const: ir.TensorProtocol | None = field(default=None, compare=False)
     data: tuple[DimLike, ...] | None = None
+    table: tuple[DimLike, ...] | None = None
 
     @property
     def rank(self) -> int | None:

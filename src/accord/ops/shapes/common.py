@@ -112,7 +112,7 @@ def _bounded(n: Inference, fact: Fact) -> Fact:
     if fact.shape is not None and any(isinstance(d, Dim) and d.weight > _MAX_WEIGHT for d in fact.shape):
         shape = tuple(n.fresh() if isinstance(d, Dim) and d.weight > _MAX_WEIGHT else d for d in fact.shape)
         return TensorFact(fact.dtype, shape)
-    if fact.data is not None and any(isinstance(d, Dim) and d.weight > _MAX_WEIGHT for d in fact.data):
+    if any(isinstance(d, Dim) and d.weight > _MAX_WEIGHT for d in (*(fact.data or ()), *(fact.table or ()))):
         return TensorFact(fact.dtype, fact.shape)
     return fact
 
@@ -357,7 +357,7 @@ def _join_tensors(
         shape = tuple(x if x == y else vary(x, y) for x, y in zip(a.shape, b.shape, strict=True))
     const = a.const if _same_content(a, b) else None
     data = a.data if a.data is not None and a.data == b.data else None
-    if const is a.const and data is a.data and dtype is a.dtype and shape == a.shape:
+    if a.table is None and const is a.const and data is a.data and dtype is a.dtype and shape == a.shape:
         return a
     return TensorFact(dtype, shape, const=const, data=data)
 

@@ -71,7 +71,7 @@ def _map_sizes(fact: Fact, change: Callable[[DimLike], DimLike]) -> Fact:
     if isinstance(fact, TensorFact):
         shape = None if fact.shape is None else tuple(change(d) for d in fact.shape)
         data = None if fact.data is None else tuple(change(d) for d in fact.data)
-        if shape == fact.shape and data == fact.data:
+        if shape == fact.shape and data == fact.data and fact.table is None:
             return fact
         # Elements are no sizes: one that changes is not worth a symbol.
         return TensorFact(fact.dtype, shape, const=fact.const, data=fact.data if data == fact.data else None)

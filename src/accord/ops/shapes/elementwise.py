@@ -25,6 +25,7 @@ from accord.ops.shapes.common import (
     str_attr,
     with_elements,
 )
+from accord.ops.shapes.tables import table_of, with_table
 
 BOOL = ir.DataType.BOOL
 STRING = ir.DataType.STRING
@@ -387,6 +388,8 @@ def _converted(x: TensorFact, dtype: ir.DataType | None) -> TensorFact:
     """Content survives a cast between dtypes that hold the same integers; a fraction does not reach this table."""
     if dtype is x.dtype:
         return x
+    if x.table is not None and dtype is not BOOL and (content := table_of(x)) is not None:
+        return with_table(dtype, content)
     if x.shape is None or len(x.shape) > 1 or (x.data is None and x.const is None):
         return TensorFact(dtype, x.shape)
     items = elements(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from accord.ir import dims as D
@@ -25,6 +26,7 @@ from accord.ops.shapes.common import (
     unknown_shape,
     with_elements,
 )
+from accord.ops.shapes.tables import table_of, with_table
 
 INT64 = ir.DataType.INT64
 
@@ -117,6 +119,9 @@ def reshape(n: Inference) -> list[Fact]:
         items = elements(x)
         if items is not None:
             return [with_elements(x.dtype, shape, items)]
+    content = table_of(x)
+    if content is not None and len(shape) in (1, 2) and D.is_known(shape):
+        return [with_table(x.dtype, content.reshape(shape))]
     return [TensorFact(x.dtype, shape)]
 
 
@@ -190,6 +195,9 @@ def transpose(n: Inference) -> list[Fact]:
         raise n.error("perm is no permutation of the axes", expected=f"0 .. {len(x.shape) - 1}", found=list(perm))
     if len(perm) <= 1:
         return [x]
+    content = table_of(x)
+    if content is not None:
+        return [with_table(x.dtype, content.transpose(perm))]
     return [TensorFact(x.dtype, tuple(x.shape[p] for p in perm))]
 
 
@@ -390,11 +398,15 @@ def slice_(n: Inference) -> list[Fact]:
             out[axis] = n.fresh()
         else:
             out[axis] = _sliced(n, x.shape[axis], starts[i], ends[i], steps[i])
-    content = elements(x) if rank == 1 else None
-    if content is not None and len(where) == 1 and starts and ends and steps:
-        picked = _sliced_content(content, starts[0], ends[0], steps[0])
-        if picked is not None:
-            return [with_elements(x.dtype, (len(picked),), picked)]
+    content = table_of(x)
+    if content is not None and starts and ends and steps:
+        for axis, start, end, step in zip(where, starts, ends, steps, strict=True):
+            picked = _places(content.shape[axis], start, end, step)
+            if picked is None:
+                break
+            content = content.take(np.array(picked, np.intp), axis)
+        else:
+            return [with_table(x.dtype, content)]
     return [TensorFact(x.dtype, tuple(out))]
 
 
@@ -408,16 +420,16 @@ def _slice_input(n: Inference, name: str, index: int) -> tuple[DimLike, ...] | N
     return elements(n.tensor(index))
 
 
-def _sliced_content(items: Sequence[DimLike], start: DimLike, end: DimLike, step: DimLike) -> Sequence[DimLike] | None:
+def _places(size: int, start: DimLike, end: DimLike, step: DimLike) -> range | None:
+    """Which of ``size`` elements a slice has; None where that is open."""
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
         return None
-    size = len(items)
     if step < 0:
         # The specification clamps to the last element and to one before the first.
         first = min(max(start + size if start < 0 else start, 0), size - 1)
         last = min(max(end + size if end < 0 else end, -1), size - 1)
-        return [items[i] for i in range(first, last, step)] if size else []
-    return items[start:end:step]
+        return range(first, last, step) if size else range(0)
+    return range(size)[start:end:step]
 
 
 def _from_front(index: DimLike, size: DimLike) -> DimLike | None:

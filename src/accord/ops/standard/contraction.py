@@ -100,7 +100,7 @@ def _product(b: Builder, x: _Operand, y: _Operand, kept: set[str], out: Sequence
     """The product summed over the labels that are not ``kept``, in the order of ``out`` where that costs nothing."""
     shared = [k for k in x.labels if k in y.labels]
     inner = [k for k in shared if k not in kept]
-    if not inner or any(_extent(b, x, k) != _extent(b, y, k) for k in shared):
+    if not inner or any(_extent(b, x, k) != _extent(b, y, k) for k in inner):
         return _summed(b, _elementwise(b, x, y), kept)
     rank = {k: i for i, k in enumerate(out)}
     batch, rows, columns = (
@@ -117,7 +117,8 @@ def _product(b: Builder, x: _Operand, y: _Operand, kept: set[str], out: Sequence
     right = _matrices(b, _ordered(b, y, (*batch, *inner, *columns)), batch, inner, columns)
     product = b("MatMul", left, right)
     if len(rows) != 1 or len(columns) != 1:
-        sizes = [_size(b, x if k in x.labels else y, k) for k in (*batch, *rows, *columns)]
+        sizes = [_common_size(b, x, y, k) for k in batch]
+        sizes += [_size(b, x if k in x.labels else y, k) for k in (*rows, *columns)]
         product = b("Reshape", product, dims(b, *sizes), allowzero=1) if sizes else b("Squeeze", product)
     return _Operand(product, (*batch, *rows, *columns))
 
@@ -130,6 +131,17 @@ def _extent(b: Builder, x: _Operand, label: str) -> DimLike | None:
 def _size(b: Builder, x: _Operand, label: str) -> int | ir.Value:
     extent = _extent(b, x, label)
     return extent if isinstance(extent, int) else size(b, x.value, x.labels.index(label))
+
+
+def _common_size(b: Builder, x: _Operand, y: _Operand, label: str) -> int | ir.Value:
+    """Of a label that both have: an axis of one element goes with any."""
+    first, second = (_size(b, o, label) for o in (x, y))
+    if first == 1 or _extent(b, x, label) == _extent(b, y, label):
+        return second
+    if second == 1 or isinstance(first, int):
+        return first
+    other = b.ints(second) if isinstance(second, int) else second
+    return b("Where", b("Equal", first, b.ints(1)), other, first)
 
 
 def _matrices(b: Builder, x: _Operand, batch: list[str], rows: list[str], columns: list[str]) -> ir.Value:
