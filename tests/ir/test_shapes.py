@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,20 @@ def test_slice_with_symbolic_bounds() -> None:
     open_end = infer("Slice", f32(N, S), ints(0), i64(1), ints(1)).shape
     assert open_end == (N, D.symbol("o0.0"))
     assert infer("Slice", f32(N, S), i64(1), i64(1), i64(1)).shape == (D.symbol("o0.0"), D.symbol("o0.1"))
+
+
+@pytest.mark.parametrize("step", [1, 2, -1, -3])
+@pytest.mark.parametrize("start", [0, 2, -2, -N, N, N - 2, 2 - N, 3 - S, S - 3])
+@pytest.mark.parametrize("end", [0, -1, 2**31 - 1, -(2**31), N, -N, N - 2, 1 - N, S - 2, 2 - S])
+def test_bounds_of_either_sign(start: DimLike, end: DimLike, step: int) -> None:
+    """``x[:, -n:]`` and ``x[:, : n - 1]``, where n may be too small or too large for the sign that is meant."""
+    length = infer("Slice", f32(N), ints(start), ints(end), ints(0), ints(step)).shape[0]
+    for n, s in itertools.product((0, 1, 2, 3, 5), (0, 1, 3, 4, 9)):
+        sizes = {"N": n, "S": s}
+        first, last = (D.evaluate(b, sizes) for b in (start, end))
+        # backwards, ONNX clamps a start in front of the axis to its first element; NumPy takes nothing
+        picked = range(n)[max(first, -n) if step < 0 and n else first : last : step]
+        assert D.evaluate(length, sizes) == len(picked), (n, s)
 
 
 # content -------------------------------------------------------------------------------------------------------

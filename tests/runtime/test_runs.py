@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import numpy as np
@@ -211,6 +212,24 @@ def test_a_body_reads_an_outer_value_whose_size_only_a_run_tells():
     x, z = np.array([0, 1, 1, 0, 1], F), np.array([0, 0, 5], F)
     assert m(np.array(4), x, z)[0] == 1 + 2 + 4 + 2
     assert m(np.array(2), x, z)[0] == 1 + 2
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(-1, 0), (1, -2), (-1, 3)])
+@pytest.mark.parametrize("which", ["from", "to"])
+def test_slices_whose_bounds_are_sizes_of_either_sign(factor, shift, which):
+    """``x[:, -n:]``, ``x[:, : n - 2]``: planned before the run, whichever end the bound turns out to count from."""
+    bound = [
+        node("Shape", ["z"], ["n"]), node("Mul", ["n", "factor"], ["fn"]), node("Add", ["fn", "shift"], ["b"]),
+        node("Slice", ["x", "b", "far", "one"] if which == "from" else ["x", "zero", "b", "one"], ["part"]),
+        node("Neg", ["part"], ["y"]),
+    ]  # fmt: skip
+    numbers = {"factor": factor, "shift": shift, "far": 2**40, "one": 1, "zero": 0}
+    constants = {k: np.array([v], np.int64) for k, v in numbers.items()}
+    m = accord.load(model(bound, {"x": (F, [2, "k"]), "z": (F, ["n"])}, ["y"], constants))
+    assert not any(s.late for s in m.plan.steps)
+    for k, n in itertools.product((0, 1, 3, 8), (0, 1, 2, 3, 4, 9, 20)):
+        x, b = np.arange(2 * k, dtype=F).reshape(2, k), factor * n + shift
+        np.testing.assert_array_equal(m(x, np.zeros(n, F))[0], -(x[:, b:] if which == "from" else x[:, :b]))
 
 
 def test_what_is_given_as_to_a_session_is_an_error_that_says_so():

@@ -11,6 +11,7 @@ from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import Fact, TensorFact
 from accord.ir.infer import Inference
+from accord.ir.places import from_front
 from accord.ops.shapes.common import (
     MAX_ELEMENTS,
     axis_of,
@@ -432,18 +433,6 @@ def _places(size: int, start: DimLike, end: DimLike, step: DimLike) -> range | N
     return range(size)[start:end:step]
 
 
-def _from_front(index: DimLike, size: DimLike) -> DimLike | None:
-    """A bound counted from the front, not clamped; None where its sign is open."""
-    if isinstance(index, int):
-        return index if index >= 0 else size + index
-    if index == size:
-        return index
-    low, high = D.lower_bound(index), D.upper_bound(index)
-    if low is not None and low >= 0:
-        return index
-    return size + index if high is not None and high < 0 else None
-
-
 def _sliced(n: Inference, size: DimLike, start: DimLike, end: DimLike, step: DimLike) -> DimLike:
     """Length of ``start:end:step`` of an axis of ``size``."""
     if not isinstance(step, int):
@@ -451,28 +440,17 @@ def _sliced(n: Inference, size: DimLike, start: DimLike, end: DimLike, step: Dim
     n.require(step != 0, "step is zero", expected="another step", found=0)
     if isinstance(start, int) and abs(start) > _FAR:
         start = _FAR if start > 0 else -_FAR
-    s = _from_front(start, size)
-    if s is None:
-        return n.fresh()
+    s = from_front(start, size)
     if step > 0:
         if isinstance(end, int) and end >= _FAR:
             if isinstance(start, int) and start < 0:
                 # The last k elements: the shorter of k and the axis, which says more than a difference of clamps.
                 return D.ceildiv(D.minimum(size, -start), step)
-            e: DimLike | None = size
+            e = size
         else:
-            e = _from_front(end, size)
-            e = None if e is None else D.minimum(e, size)
-        if e is None:
-            return n.fresh()
+            e = D.minimum(from_front(end, size), size)
         return D.ceildiv(D.maximum(e - D.maximum(s, 0), 0), step)
-    if isinstance(end, int) and end <= -_FAR:
-        e = -1
-    else:
-        e = _from_front(end, size)
-        if e is None:
-            return n.fresh()
-        e = D.maximum(D.minimum(e, size - 1), -1)
+    e = -1 if isinstance(end, int) and end <= -_FAR else D.maximum(D.minimum(from_front(end, size), size - 1), -1)
     first = size - 1 if start == -1 else D.minimum(D.maximum(s, 0), size - 1)
     return D.ceildiv(D.maximum(first - e, 0), -step)
 

@@ -12,6 +12,7 @@ from accord.expr.lang import FLOATS, const, operand
 from accord.ir import dims as D
 from accord.ir.dims import DimLike, Shape
 from accord.ir.facts import TensorFact
+from accord.ir.places import from_front
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access, contiguous, order_of, reshaped, reshaping
 from accord.record import record
@@ -223,9 +224,8 @@ def _sliced(view: NodeView) -> _Walk | Reason:
     for start, a, step in zip(starts, axes, steps, strict=True):
         axis = view.axis(a, len(shape))
         size = shape[axis]
-        first = _clamped(start, size, step)
-        if first is None:
-            return Reason(f"the start {start} may count from either end")
+        limit = size if step > 0 else size - 1
+        first = D.maximum(D.minimum(from_front(start, size), limit), 0)
         offset = offset + first * own[axis]
         own[axis] = own[axis] * step
     return _Walk(out, Access(tuple(own), offset), False)
@@ -241,20 +241,6 @@ def slice_arranged(view: NodeView) -> Arrangement:
 def slice_(view: NodeView) -> Kernel | Reason:
     """A box with steps; starts must be sizes, ends are implied by the output's shape."""
     return _copied(view, _sliced(view))
-
-
-def _clamped(start: DimLike, size: DimLike, step: int) -> DimLike | None:
-    """Where a slice begins: ``start`` counted from the front and brought into the axis; None if its sign is open."""
-    low = D.lower_bound(start)
-    high = D.upper_bound(start)
-    if low is not None and low >= 0:
-        first = start
-    elif high is not None and high < 0:
-        first = start + size
-    else:
-        return None
-    limit = size if step > 0 else size - 1
-    return D.maximum(D.minimum(first, limit), 0)
 
 
 @LOOPS.arranges("Concat")
