@@ -68,6 +68,8 @@ class Executor:
         #: Runs that were under way at the same time.
         self._abreast = 0
         self._returned = ReturnedMemory()
+        #: Which axes of a late slot are symbols, and which.
+        self._told: dict[int, list[tuple[int, str]]] = {}
         #: By number of the step.
         self._view_sizes: dict[int, LateSizes] = {}
         self._solved: dict[Any, tuple[tuple[int, ...], dict[str, int]]] = {}
@@ -506,7 +508,7 @@ class Executor:
             produced = self._brought(made, slot) if step.kernel is None else made
             if slot.storage is Storage.LATE:
                 values[i] = _detached(produced, arena)
-                self._bind_late(slot, produced, env)
+                self._bind_late(i, produced, env)
                 continue
             target = values[i]
             if produced is target:
@@ -540,14 +542,16 @@ class Executor:
             return DeviceArray.of(memory, value)
         return value
 
-    def _bind_late(self, slot: Slot, result: Any, env: dict[str, int]) -> None:
-        if slot.shape is None or not isinstance(result, (np.ndarray, DeviceArray)):
+    def _bind_late(self, i: int, result: Any, env: dict[str, int]) -> None:
+        """Note sizes that a late value tells."""
+        if not isinstance(result, (np.ndarray, DeviceArray)):
             return
-        for d, n in zip(slot.shape, result.shape, strict=False):
-            if isinstance(d, D.Dim):
-                names = D.symbols_of(d)
-                if len(names) == 1 and str(d) in names:
-                    env.setdefault(str(d), n)
+        told = self._told.get(i)
+        if told is None:
+            shape = enumerate(self.plan.slots[i].shape or ())
+            told = self._told[i] = [(a, str(d)) for a, d in shape if D.symbols_of(d) == {str(d)}]
+        for axis, name in told:
+            env.setdefault(name, result.shape[axis])
 
     def _shape(self, index: int, env: Mapping[str, int]) -> tuple[int, ...]:
         """Of the output of a step that makes a view."""
