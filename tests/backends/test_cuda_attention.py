@@ -271,7 +271,7 @@ def hopper_cases(draw):
 @settings(SETTINGS, max_examples=20)
 @given(
     c=hopper_cases(), seed=st.integers(0, 2**32 - 1), processors=st.integers(1, 3),
-    tiles=st.builds(HopperTiles, st.sampled_from([64, 128]), st.integers(2, 4), st.booleans(), st.booleans()),
+    tiles=st.builds(HopperTiles, st.sampled_from([64, 128]), st.integers(2, 4), *[st.booleans()] * 3),
 )  # fmt: skip
 def test_hoppers_protocol(c, seed, processors, tiles):
     """Its barriers and its arithmetic, in threads."""
@@ -357,7 +357,9 @@ def test_hoppers_kernel_compiles(folder, name):
     kernel, dims = plain(dtype, sizes, **features)
     assert suits_hopper(kernel, dims)
     hopper = HopperAttention(kernel)
-    for tiles in hopper_candidates(kernel)[:: 3 if name == "f16" else 9]:
+    tried = hopper_candidates(kernel, dims)
+    assert tried[-1].ahead
+    for tiles in (tried[0], tried[-1], *tried[3:4] * (name == "f16")):
         shape = hopper_geometry(kernel, tiles, dims, 132)
         values = values_of(kernel, JoiningKernel(kernel), dims=dims) | shape.constants
         made = compiled(folder, hopper.symbol, hopper.text(), values, 90, num_warps=shape.warps)
