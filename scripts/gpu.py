@@ -177,6 +177,21 @@ def parts(ort: Path | None) -> dict[str, Part]:
             560,
             (*torch, "torchvision", "transformers"),
         ),
+        "autotune": Part(
+            "models beside torch.compile's max-autotune, whose compiling takes longer than the rest of all",
+            [
+                *(python, "benchmarks/gpu_models.py", "--peers", "autotune", "--no-sums", "--no-start"),
+                *("--compile-limit", "430", "--output", _OUTPUT),
+            ],
+            590,
+            (*torch, "torchvision", "transformers"),
+        ),
+        "table": Part(
+            "models of the table in each precision beside the CPU",
+            [python, "scripts/gpu_table.py", "--output", _OUTPUT],
+            300,
+            ("onnx", "triton"),
+        ),
         "jitter": Part(
             "times of runs after a warm-up, and memory at random shapes",
             [python, "benchmarks/gpu_jitter.py", "--output", _OUTPUT],
