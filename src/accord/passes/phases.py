@@ -25,6 +25,7 @@ from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.fuse_weights import FuseWeights
 from accord.passes.rules.loop_state import CaptureUnchangedState
+from accord.passes.rules.pads import FoldPadIntoConvolution
 from accord.passes.rules.precision import StoreHalf
 from accord.passes.rules.recognise.activations import RecogniseActivation
 from accord.passes.rules.recognise.affine_chain import MergeAffine
@@ -104,6 +105,7 @@ def phases() -> tuple[Phase, ...]:
                 UnflattenGemm(),
                 ViewBeforeProduct(),
                 RemoveNeutralArithmetic(),
+                FoldPadIntoConvolution(),
                 FoldBatchNorm(),
                 FoldAffineIntoContraction(),
                 SumConvolutions(),
