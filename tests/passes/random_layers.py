@@ -138,8 +138,52 @@ def dequantised(g: RandomGraph) -> None:
     g.add("DequantizeLinear", [v, scale, zero], **({} if axis is None else {"axis": axis}))
 
 
+def _size(g: RandomGraph, factors: tuple[int, ...]) -> Value | None:
+    """A size of some value, times a factor and shifted, as a vector of one."""
+    w = g.value(lambda v: v.array.ndim >= 1)
+    if w is None:
+        return None
+    axis = g.between(0, w.array.ndim - 1)
+    made = g.add("Shape", [w], start=axis, end=axis + 1)
+    for op, number in (("Mul", g.pick(factors)), ("Add", g.between(-3, 3))):
+        made = made and g.add(op, [made[0], g.integers([number])])
+    return made[0] if made else None
+
+
+def sliced_by_sizes(g: RandomGraph) -> None:
+    """Bounds that count from either end, as the sizes have it."""
+    v, bound = g.value(_wide), _size(g, (-1, 1, 2))
+    if v is None or bound is None:
+        return
+    step = g.pick((1, 1, 2, -1))
+    ends = [bound, g.integers([g.pick((2**40, -(2**40), -1))])]
+    if g.chance(0.5):
+        ends = [g.integers([g.pick((0, -1, 1))]), bound]
+    g.add("Slice", [v, *ends, g.integers([_axis(g, v)]), g.integers([step])])
+
+
+def padded_by_sizes(g: RandomGraph) -> None:
+    """As exporters write it: amounts of the last axis first are turned around in a matrix."""
+    v = g.value(lambda v: _wide(v) and v.dtype in (F32, F16, I32, I64))
+    amount = _size(g, (0, 1))
+    if v is None or amount is None or int(amount.array[0]) > 9:
+        return
+    rest = 2 * v.array.ndim - 1
+    first = g.between(0, min(1, rest))
+    parts = [g.integers([1] * first), amount, g.integers([0] * (rest - first))]
+    made = g.add("Concat", parts, axis=0)
+    far = g.integers([-(2**63) + 1])
+    for op, *more in (
+        ("Reshape", g.integers([-1, 2])), ("Slice", g.integers([-1]), far, g.integers([0]), g.integers([-1])),
+        ("Transpose",), ("Reshape", g.integers([-1])),
+    ):  # fmt: skip
+        made = made and g.add(op, [made[0], *more], **({"perm": [1, 0]} if op == "Transpose" else {}))
+    if made and made[0].array.min() >= -min(v.shape):
+        g.add("Pad", [v, made[0]])
+
+
 #: With how often they are drawn.
 LAYERS = (
     (gather, 2), (scatter, 2), (top, 1), (chosen, 1), (attention, 2), (recurrent, 1), (product, 1), (depth, 1),
-    (dequantised, 1),
+    (dequantised, 1), (sliced_by_sizes, 1), (padded_by_sizes, 1),
 )  # fmt: skip
