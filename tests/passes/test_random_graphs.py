@@ -68,7 +68,7 @@ def test_every_kind_of_node_comes_about():
             levels |= {any(isinstance(d, str) for d in shape) for _, shape in made[0].inputs.values()}
     assert levels == {False, True}
     assert len(seen) > 95
-    assert len(set(MAKERS)) == 28
+    assert len(set(MAKERS)) == 30
 
 
 def test_a_wrong_element_is_found():
