@@ -551,7 +551,8 @@ class Executor:
             shape = enumerate(self.plan.slots[i].shape or ())
             told = self._told[i] = [(a, str(d)) for a, d in shape if D.symbols_of(d) == {str(d)}]
         for axis, name in told:
-            env.setdefault(name, result.shape[axis])
+            if axis < len(result.shape):  # a rank that is wrong is its reader's error
+                env.setdefault(name, result.shape[axis])
 
     def _shape(self, index: int, env: Mapping[str, int]) -> tuple[int, ...]:
         """Of the output of a step that makes a view."""

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from accord.ir import dims as D
 from accord.ir.facts import TensorFact, constant_fact
-from accord.ops.shapes.common import MAX_ELEMENTS, elements, with_elements
+from accord.ops.shapes.common import elements, with_elements
 
 __all__ = ["table_of", "with_table"]
 
@@ -37,4 +37,4 @@ def with_table(dtype: ir.DataType | None, items: np.ndarray[Any, Any]) -> Tensor
         return flat
     if flat.const is not None:
         return constant_fact(flat.numpy().reshape(items.shape))
-    return TensorFact(dtype, items.shape, table=flat.data if items.size <= MAX_ELEMENTS else None)
+    return TensorFact(dtype, items.shape, table=flat.data)
