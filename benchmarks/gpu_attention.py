@@ -113,7 +113,7 @@ class Problem:
         """Tiles to try; ``more`` to find the fastest, else to check."""
         found: list[Tiles | HopperTiles] = []
         if suits_hopper(self.kernel, self.dims):
-            found += [t for t in hopper_candidates(self.kernel, self.dims) if more or t.turns]
+            found += [t for t in hopper_candidates(self.kernel) if more or t.turns]
         plain = candidates(self.kernel, 90, self.dims)
         found += plain if more else [plain[0], *(t for t in plain if t.descriptors)][:2]
         found += PLAIN if more and self.kernel.size == 128 else ()

@@ -271,7 +271,7 @@ def hopper_cases(draw):
 @settings(SETTINGS, max_examples=20)
 @given(
     c=hopper_cases(), seed=st.integers(0, 2**32 - 1), processors=st.integers(1, 3),
-    tiles=st.builds(HopperTiles, st.sampled_from([64, 128]), st.integers(2, 4), *[st.booleans()] * 3),
+    tiles=st.builds(HopperTiles, st.sampled_from([64, 128]), st.integers(2, 4), st.booleans(), st.booleans()),
 )  # fmt: skip
 def test_hoppers_protocol(c, seed, processors, tiles):
     """Its barriers and its arithmetic, in threads."""
@@ -352,20 +352,20 @@ def test_the_first_tiles_compile_without_spills(folder, name, architecture):
 
 @pytest.mark.parametrize("name", [n for n in COMPILED if n in ("f16", "f16, causal", "alibi")])
 def test_hoppers_kernel_compiles(folder, name):
-    """What is spilled is outside of the loops: addresses of barriers."""
+    """What is spilled is outside of the loops: addresses of barriers. Products are not serialised."""
     dtype, sizes, features = COMPILED[name]
     kernel, dims = plain(dtype, sizes, **features)
     assert suits_hopper(kernel, dims)
     hopper = HopperAttention(kernel)
-    tried = hopper_candidates(kernel, dims)
-    assert tried[-1].ahead
-    for tiles in (tried[0], tried[-1], *tried[3:4] * (name == "f16")):
+    for tiles in hopper_candidates(kernel)[:: 3 if name == "f16" else 9]:
         shape = hopper_geometry(kernel, tiles, dims, 132)
         values = values_of(kernel, JoiningKernel(kernel), dims=dims) | shape.constants
         made = compiled(folder, hopper.symbol, hopper.text(), values, 90, num_warps=shape.warps)
         assert made.threads == 384
         assert over_limits(ARCHITECTURES["sm_90"], made.resources, made.shared, made.threads)[0] == []
         assert made.resources.stack <= 256
+        code = "\n".join(disassembled(made.cubin, folder))
+        assert code.count("HGMMA") > 2 * code.count("WARPGROUP.DEPBAR")
 
 
 def test_a_tail_costs_no_block_of_a_multiprocessor(tmp_path):

@@ -55,7 +55,7 @@ class AttentionChoice(Choice):
         if self.kernel.valid:  # how many keys count is in memory: numbers that are made up say nothing of the time
             return (self.rule,)
         plain = [t for t in candidates(self.kernel, _architecture(), self.sizes) if not t.descriptors]
-        others = hopper_candidates(self.kernel, self.sizes) if _has_hopper(self.kernel, self.sizes) else ()
+        others = hopper_candidates(self.kernel) if _has_hopper(self.kernel, self.sizes) else ()
         return tuple(dict.fromkeys((self.rule, *plain, *others)))
 
     def started(self, way: Way) -> tuple[Started, ...]:
@@ -112,7 +112,7 @@ def attention_choice(kernel: AttentionKernel, hints: tuple[str, ...], sizes: Seq
     # with few keys or few blocks of queries the plain kernel's smaller tiles win (measured on one H200)
     enough = keys >= 2048 and images * heads * length >= 128 * 132
     hopper = enough and _has_hopper(kernel, known)
-    rule = hopper_candidates(kernel, known)[0] if hopper else plain_tiles(kernel, known)
+    rule = hopper_candidates(kernel)[0] if hopper else plain_tiles(kernel, known)
     return AttentionChoice(kernel, known, hints, rule)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from accord.backends.cuda.attention import AttentionKernel
 from accord.backends.cuda.attention_writer import LOG2E, write_bounds, write_scores
@@ -37,15 +36,12 @@ class HopperTiles:
         stages: Steps whose keys and values are in shared memory at once.
         turns: The groups take turns.
         persistent: A block for each multiprocessor; otherwise one for each tile.
-        ahead: The first products of a block's next tile start before the last ones of a tile are there; the queries of
-            two tiles are in shared memory.
     """
 
     keys: int = 128
     stages: int = 2
     turns: bool = True
     persistent: bool = True
-    ahead: bool = False
 
 
 @record
@@ -101,7 +97,7 @@ class HopperAttention(KernelText):
         return as_gluon(f"{text}\n\n{_bounds(k, own)}\n\n{_softmax(k)}")
 
 
-_CONSTANTS = ("BLOCK_K", "STAGES", "TURNS", "IN_PAIRS", "AHEAD")
+_CONSTANTS = ("BLOCK_K", "STAGES", "TURNS", "IN_PAIRS")
 
 
 def suits_hopper(kernel: AttentionKernel, sizes: Sequence[int]) -> bool:
@@ -123,22 +119,11 @@ def suits_hopper(kernel: AttentionKernel, sizes: Sequence[int]) -> bool:
     )
 
 
-def hopper_candidates(kernel: AttentionKernel, sizes: Sequence[int]) -> tuple[HopperTiles, ...]:
+def hopper_candidates(kernel: AttentionKernel) -> tuple[HopperTiles, ...]:
     """Tiles worth a measurement, the likely best first."""
     first = HopperTiles(stages=2 if kernel.size == 128 else 4)
-    others = [
-        replace(first, turns=False),
-        replace(first, persistent=False),
-        HopperTiles(64, 4),
-        *[replace(first, ahead=True)] * _all_see_keys(kernel, sizes),
-    ]
-    return (first, *others)
-
-
-def _all_see_keys(kernel: AttentionKernel, sizes: Sequence[int]) -> bool:
-    """Whether every query sees a key, as tiles that start ahead have to."""
-    offset = dict(zip(kernel.names, sizes, strict=True))["offset"]
-    return not (kernel.valid or kernel.left or kernel.right) and (not kernel.causal or offset >= 0)
+    others = [(128, first.stages, False, True), (128, first.stages, True, False), (64, 4, True, True)]
+    return (first, *(HopperTiles(*o) for o in others))
 
 
 def hopper_geometry(
@@ -151,8 +136,6 @@ def hopper_geometry(
     constants: dict[str, int | bool] = {"BLOCK_K": tiles.keys, "STAGES": tiles.stages, "TURNS": tiles.turns}
     # one tile after the other wastes 13 % of 132 multiprocessors' time with 64 heads of 4096 causal queries
     constants["IN_PAIRS"] = kernel.causal and programs < count
-    # a block without a tile has no first one to start with, and of pairs there are half as many
-    constants["AHEAD"] = tiles.ahead and 2 * programs <= count and _all_see_keys(kernel, sizes)
     return HopperGeometry(programs, constants)
 
 
@@ -212,21 +195,19 @@ def <NAME>(<PARAMETERS>):
     SIZE: tl.constexpr = <SIZE>
     q_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([1, 1, 64, SIZE], dtype)
     k_layout: tl.constexpr = tl.NVMMASharedLayout.get_default_for([1, 1, BLOCK_K, SIZE], dtype)
-    Q_STAGES: tl.constexpr = 2 if AHEAD else 1
-    q_tiles = tl.allocate_shared_memory(dtype, [Q_STAGES * 2, 1, 1, 64, SIZE], q_layout)
+    q_tiles = tl.allocate_shared_memory(dtype, [2, 1, 1, 64, SIZE], q_layout)
     y_tiles = tl.allocate_shared_memory(dtype, [2, 1, 1, 64, SIZE], q_layout)
     k_tiles = tl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_K, SIZE], k_layout)
     v_tiles = tl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_K, SIZE], k_layout)
-    q_full = tl.allocate_shared_memory(tl.int64, [Q_STAGES, 1], mbarrier.MBarrierLayout())
-    q_empty = tl.allocate_shared_memory(tl.int64, [Q_STAGES, 1], mbarrier.MBarrierLayout())
+    q_full = tl.allocate_shared_memory(tl.int64, [1], mbarrier.MBarrierLayout())
+    q_empty = tl.allocate_shared_memory(tl.int64, [1], mbarrier.MBarrierLayout())
     k_full = tl.allocate_shared_memory(tl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_empty = tl.allocate_shared_memory(tl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = tl.allocate_shared_memory(tl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_empty = tl.allocate_shared_memory(tl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = tl.allocate_shared_memory(tl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in tl.static_range(Q_STAGES):
-        mbarrier.init(q_full.index(i), count=1)
-        mbarrier.init(q_empty.index(i), count=2)
+    mbarrier.init(q_full, count=1)
+    mbarrier.init(q_empty, count=2)
     for i in tl.static_range(STAGES):
         mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(k_empty.index(i), count=2)
@@ -243,15 +224,15 @@ def <NAME>(<PARAMETERS>):
             (consume, (
                 y + y_o, y_b, y_h, y_l, q_tiles, y_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full,
                 v_empty, turn, images, heads, blocks, tiles, <BOUNDS>,
-                tl.constexpr(0), BLOCK_K, STAGES, TURNS, IN_PAIRS, AHEAD)),
+                tl.constexpr(0), BLOCK_K, STAGES, TURNS, IN_PAIRS)),
             (consume, (
                 y + y_o, y_b, y_h, y_l, q_tiles, y_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full,
                 v_empty, turn, images, heads, blocks, tiles, <BOUNDS>,
-                tl.constexpr(1), BLOCK_K, STAGES, TURNS, IN_PAIRS, AHEAD)),
+                tl.constexpr(1), BLOCK_K, STAGES, TURNS, IN_PAIRS)),
             (produce, (
                 q + q_o, q_b, q_h, q_l, k + k_o, k_b, k_h, k_l, v + v_o, v_b, v_h, v_l, q_tiles, k_tiles, v_tiles,
                 q_full, q_empty, k_full, k_empty, v_full, v_empty, images, heads, groups, members, blocks, tiles,
-                <BOUNDS>, BLOCK_K, STAGES, IN_PAIRS, AHEAD)),
+                <BOUNDS>, BLOCK_K, STAGES, IN_PAIRS)),
         ],
         [4, 1],
         [240, 24],
@@ -285,10 +266,9 @@ def tile_of(tile, heads, blocks, tiles, IN_PAIRS: tl.constexpr):
 def produce(
     q, q_b, q_h, q_l, k, k_b, k_h, k_l, v, v_b, v_h, v_l, q_tiles, k_tiles, v_tiles,
     q_full, q_empty, k_full, k_empty, v_full, v_empty, images, heads, groups, members, blocks, tiles, <BOUNDS>,
-    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, IN_PAIRS: tl.constexpr, AHEAD: tl.constexpr,
+    BLOCK_K: tl.constexpr, STAGES: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):
     SIZE: tl.constexpr = q_tiles.shape[4]
-    Q_STAGES: tl.constexpr = 2 if AHEAD else 1
     BYTES: tl.constexpr = BLOCK_K * SIZE * 2
     queries = tma.make_tensor_descriptor(
         q, [images, heads, length, SIZE], [q_b, q_h, q_l, 1], [1, 1, 64, SIZE], q_tiles.layout)
@@ -303,11 +283,10 @@ def produce(
         group = head // members
         low, high, all_low, all_high, here, limit = bounds(
             first, tl.minimum(first + 128, length) - 1, image, <BOUNDS>, BLOCK_K)
-        place = tile % Q_STAGES
-        mbarrier.wait(q_empty.index(place), ((tile // Q_STAGES) & 1) ^ 1)
-        mbarrier.expect(q_full.index(place), 256 * SIZE)
-        load_tile(queries, [image, head, first, 0], q_full.index(place), q_tiles.index(2 * place))
-        load_tile(queries, [image, head, first + 64, 0], q_full.index(place), q_tiles.index(2 * place + 1))
+        mbarrier.wait(q_empty, (tile & 1) ^ 1)
+        mbarrier.expect(q_full, 256 * SIZE)
+        load_tile(queries, [image, head, first, 0], q_full, q_tiles.index(0))
+        load_tile(queries, [image, head, first + 64, 0], q_full, q_tiles.index(1))
         for i in range(high - 1, low - 1, -1):
             stage = step % STAGES
             phase = (step // STAGES) & 1
@@ -326,29 +305,17 @@ def consume(
     y, y_b, y_h, y_l, q_tiles, y_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, turn,
     images, heads, blocks, tiles, <BOUNDS>,
     WHO: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, TURNS: tl.constexpr, IN_PAIRS: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):
     SIZE: tl.constexpr = q_tiles.shape[4]
-    Q_STAGES: tl.constexpr = 2 if AHEAD else 1
     s_layout: tl.constexpr = tl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_K, 16])
     o_layout: tl.constexpr = tl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIZE, 16])
     row_layout: tl.constexpr = tl.SliceLayout(1, s_layout)
     results = tma.make_tensor_descriptor(
         y, [images, heads, length, SIZE], [y_b, y_h, y_l, 1], [1, 1, 64, SIZE], q_tiles.layout)
+    q = q_tiles.index(WHO).reshape([64, SIZE])
     <WAIT>
     step = 0
-    count = tiles_of_block(tiles, IN_PAIRS)
-    if AHEAD:
-        image, head, first = tile_of(0, heads, blocks, tiles, IN_PAIRS)
-        low, high, all_low, all_high, here, limit = bounds(
-            first, tl.minimum(first + 128, length) - 1, image, <BOUNDS>, BLOCK_K)
-        place = here + first + WHO * 64 + tl.arange(0, 64, layout=row_layout)
-        mbarrier.wait(q_full.index(0), 0)
-        p, peak, total = first_block(
-            q_tiles.index(WHO).reshape([64, SIZE]), k_tiles, k_full, k_empty, turn, step,
-            place, head, heads, (high - 1) * BLOCK_K, limit, <LEFT>, <RIGHT>,
-            WHO, BLOCK_K, STAGES, TURNS, s_layout, o_layout)
-    for tile in range(count):
+    for tile in range(tiles_of_block(tiles, IN_PAIRS)):
         image, head, first = tile_of(tile, heads, blocks, tiles, IN_PAIRS)
         low, high, all_low, all_high, here, limit = bounds(
             first, tl.minimum(first + 128, length) - 1, image, <BOUNDS>, BLOCK_K)
@@ -356,20 +323,21 @@ def consume(
         _, _, all_low, all_high, here, limit = bounds(
             first, tl.minimum(first + 64, length) - 1, image, <BOUNDS>, BLOCK_K)
         place = here + first + tl.arange(0, 64, layout=row_layout)
+        peak = tl.full([64], float("-inf"), tl.float32, layout=row_layout)
+        total = tl.full([64], 0.0, tl.float32, layout=row_layout)
         o = tl.zeros([64, SIZE], tl.float32, layout=o_layout)
-        q_place = tile % Q_STAGES
-        q = q_tiles.index(2 * q_place + WHO).reshape([64, SIZE])
-        if not AHEAD:
-            peak = tl.full([64], float("-inf"), tl.float32, layout=row_layout)
-            total = tl.full([64], 0.0, tl.float32, layout=row_layout)
-            mbarrier.wait(q_full.index(q_place), (tile // Q_STAGES) & 1)
+        mbarrier.wait(q_full, tile & 1)
         if low < high:
             top = high - 1
-            if not AHEAD:
-                p, peak, total = first_block(
-                    q, k_tiles, k_full, k_empty, turn, step,
-                    place, head, heads, top * BLOCK_K, limit, <LEFT>, <RIGHT>,
-                    WHO, BLOCK_K, STAGES, TURNS, s_layout, o_layout)
+            stage = step % STAGES
+            s = start_scores(q, k_tiles, k_full, turn, step, WHO, BLOCK_K, STAGES, TURNS, s_layout)
+            if TURNS:
+                mbarrier.arrive(turn.index(1 - WHO), count=1)
+            s = warpgroup_mma_wait(0, deps=[s])
+            mbarrier.arrive(k_empty.index(stage), count=1)
+            p, peak, total, kept = softmax(
+                s, peak, total, place, head, heads, top * BLOCK_K, limit, <LEFT>, <RIGHT>, BLOCK_K, True, s_layout)
+            p = tl.convert_layout(p.to(q.dtype), tl.DotOperandLayout(0, o_layout, 2))
             for i in range(top - 1, tl.maximum(all_high, low) - 1, -1):
                 o, p, peak, total, step = add_block(
                     q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turn, o, p, peak, total, step,
@@ -386,68 +354,22 @@ def consume(
                         q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turn, o, p, peak, total, step,
                         place, head, heads, i * BLOCK_K, limit, <LEFT>, <RIGHT>,
                         WHO, BLOCK_K, STAGES, TURNS, True, s_layout, o_layout)
-            mbarrier.arrive(q_empty.index(q_place), count=1)  # the next tile's may come
-            ended = total
-            if AHEAD:
-                if tile + 1 < count:  # the next tile's first keys are those of one step more
-                    next_image, next_head, next_first = tile_of(tile + 1, heads, blocks, tiles, IN_PAIRS)
-                    _, next_high, _, _, next_here, next_limit = bounds(
-                        next_first, tl.minimum(next_first + 128, length) - 1, next_image, <BOUNDS>, BLOCK_K)
-                    next_place = next_here + next_first + WHO * 64 + tl.arange(0, 64, layout=row_layout)
-                    next_q = (tile + 1) % Q_STAGES
-                    mbarrier.wait(q_full.index(next_q), ((tile + 1) // Q_STAGES) & 1)
-                    o, p, peak, total, kept, step = both_blocks(
-                        q_tiles.index(2 * next_q + WHO).reshape([64, SIZE]),
-                        k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turn, o, p,
-                        tl.full([64], float("-inf"), tl.float32, layout=row_layout),
-                        tl.full([64], 0.0, tl.float32, layout=row_layout), step,
-                        next_place, next_head, heads, (next_high - 1) * BLOCK_K, next_limit, <LEFT>, <RIGHT>,
-                        WHO, BLOCK_K, STAGES, TURNS, True, s_layout, o_layout)
-                else:
-                    o, step = last_block(v_tiles, v_full, v_empty, o, p, step, BLOCK_K, STAGES)
-            else:
-                o, step = last_block(v_tiles, v_full, v_empty, o, p, step, BLOCK_K, STAGES)
+            mbarrier.arrive(q_empty, count=1)  # the next tile's may come
+            stage = step % STAGES
+            mbarrier.wait(v_full.index(stage), (step // STAGES) & 1)
+            o = warpgroup_mma(p, v_tiles.index(stage).reshape([BLOCK_K, SIZE]), o, is_async=True)
+            o = warpgroup_mma_wait(0, deps=[o])
+            mbarrier.arrive(v_empty.index(stage), count=1)
+            step += 1
         else:
-            mbarrier.arrive(q_empty.index(q_place), count=1)
-            ended = total
-        inverse = 1.0 / tl.where(ended == 0.0, 1.0, ended)
+            mbarrier.arrive(q_empty, count=1)
+        inverse = 1.0 / tl.where(total == 0.0, 1.0, total)
         o = o * tl.convert_layout(inverse, tl.SliceLayout(1, o_layout))[:, None]
         tma.store_wait(0)  # the last tile's
         y_tiles.index(WHO).reshape([64, SIZE]).store(o.to(q.dtype))
         fence_async_shared()
         store_tile(results, [image, head, first, 0], y_tiles.index(WHO))
     tma.store_wait(0)
-
-
-@gluon.jit
-def first_block(
-    q, k_tiles, k_full, k_empty, turn, step, place, head, heads, at, limit, left, right,
-    WHO: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, TURNS: tl.constexpr,
-    s_layout: tl.constexpr, o_layout: tl.constexpr,
-):
-    # the probabilities of a tile's first keys
-    row_layout: tl.constexpr = tl.SliceLayout(1, s_layout)
-    peak = tl.full([64], float("-inf"), tl.float32, layout=row_layout)
-    total = tl.full([64], 0.0, tl.float32, layout=row_layout)
-    s = start_scores(q, k_tiles, k_full, turn, step, WHO, BLOCK_K, STAGES, TURNS, s_layout)
-    if TURNS:
-        mbarrier.arrive(turn.index(1 - WHO), count=1)
-    s = warpgroup_mma_wait(0, deps=[s])
-    mbarrier.arrive(k_empty.index(step % STAGES), count=1)
-    p, peak, total, kept = softmax(
-        s, peak, total, place, head, heads, at, limit, left, right, BLOCK_K, True, s_layout)
-    p = tl.convert_layout(p.to(q.dtype), tl.DotOperandLayout(0, o_layout, 2))
-    return p, peak, total
-
-
-@gluon.jit
-def last_block(v_tiles, v_full, v_empty, o, p, step, BLOCK_K: tl.constexpr, STAGES: tl.constexpr):
-    stage = step % STAGES
-    mbarrier.wait(v_full.index(stage), (step // STAGES) & 1)
-    o = warpgroup_mma(p, v_tiles.index(stage).reshape([BLOCK_K, o.shape[1]]), o, is_async=True)
-    o = warpgroup_mma_wait(0, deps=[o])
-    mbarrier.arrive(v_empty.index(stage), count=1)
-    return o, step + 1
 
 
 @gluon.jit
@@ -471,21 +393,6 @@ def add_block(
     WHO: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, TURNS: tl.constexpr, EDGE: tl.constexpr,
     s_layout: tl.constexpr, o_layout: tl.constexpr,
 ):
-    o, p, peak, total, kept, step = both_blocks(
-        q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turn, o, p, peak, total, step,
-        place, head, heads, at, limit, left, right, WHO, BLOCK_K, STAGES, TURNS, EDGE, s_layout, o_layout)
-    o = o * tl.convert_layout(kept, tl.SliceLayout(1, o_layout))[:, None]
-    return o, p, peak, total, step
-
-
-@gluon.jit
-def both_blocks(
-    q, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turn, o, p, peak, total, step,
-    place, head, heads, at, limit, left, right,
-    WHO: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr, TURNS: tl.constexpr, EDGE: tl.constexpr,
-    s_layout: tl.constexpr, o_layout: tl.constexpr,
-):
-    # values of the keys before are added while probabilities of the next ones are computed
     stage = step % STAGES
     phase = (step // STAGES) & 1
     step += 1
@@ -503,5 +410,6 @@ def both_blocks(
     mbarrier.wait(v_full.index(stage), phase)  # passes at once; the assembler moves nothing from before it behind it
     o = warpgroup_mma_wait(0, deps=[o])
     mbarrier.arrive(v_empty.index(stage), count=1)
-    return o, p, peak, total, kept, step
+    o = o * tl.convert_layout(kept, tl.SliceLayout(1, o_layout))[:, None]
+    return o, p, peak, total, step
 """
