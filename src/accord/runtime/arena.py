@@ -25,6 +25,7 @@ class Arena:
         address: Where it begins.
         blocks: The others, by space.
         staging: Memory of the host that devices read and write by themselves, by their space.
+        scratch: What steps need whose sizes only earlier steps tell, by space.
         pending: What may still use all this, though the run that it belongs to has returned.
         version: Another number whenever a block is a new one, in this arena or any other.
     """
@@ -38,12 +39,15 @@ class Arena:
         self.address = 0
         self.blocks: dict[str, Block] = {}
         self.staging: dict[str, Block] = {}
+        self.scratch: dict[str, Block] = {}
         self.pending: Pending | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes in all memories."""
-        return self.buffer.nbytes + sum(b.nbytes for b in (*self.blocks.values(), *self.staging.values()))
+        return self.buffer.nbytes + sum(
+            b.nbytes for b in (*self.blocks.values(), *self.staging.values(), *self.scratch.values())
+        )
 
     def ensure_in(self, memory: Memory, nbytes: int) -> int:
         """The address of the block in ``memory``, which has room for at least ``nbytes`` bytes."""
@@ -52,6 +56,12 @@ class Arena:
     def ensure_staging(self, memory: Memory, nbytes: int) -> int:
         """The address of the memory on the way to ``memory``, which has room for at least ``nbytes`` bytes."""
         return self._room(self.staging, memory.space, nbytes, memory.stage)
+
+    def scratch_in(self, memory: Memory | None, nbytes: int) -> int:
+        """The address of scratch memory in ``memory`` (None: the host's) with room for at least ``nbytes`` bytes."""
+        if memory is None:
+            return self._room(self.scratch, HOST, nbytes, _in_host)
+        return self._room(self.scratch, memory.space, nbytes, memory.allocate)
 
     def _room(self, blocks: dict[str, Block], space: str, nbytes: int, allocate: Callable[[int], Block]) -> int:
         """The address of a block of ``blocks`` with room for at least ``nbytes`` bytes."""
@@ -85,6 +95,12 @@ class Arena:
             start = -self._raw.ctypes.data % ALIGNMENT
             self.buffer = self._raw[start : start + nbytes]
             self.address = self.buffer.ctypes.data
+
+
+def _in_host(nbytes: int) -> Block:
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return Block(raw.ctypes.data + start, nbytes, raw)
 
 
 def arena_blocks(plan: Plan, space: str = HOST) -> list[Span]:

@@ -6,7 +6,6 @@ the same time, and the frames of sizes that have not been used for long are drop
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,18 +15,19 @@ import numpy as np
 
 from accord.backends.memory import HOST, Block, DeviceArray, Memory
 from accord.backends.protocol import Backend, Caller, HostKernel, NativeKernel, ViewKernel
-from accord.errors import AccordError, ExecutionError
+from accord.errors import ExecutionError
 from accord.ir import dims as D
 from accord.ir.compute import content_symbol
 from accord.plan.plan import Plan, Slot, Step, Storage
 from accord.runtime import control
 from accord.runtime.arena import Arena, orders_for
 from accord.runtime.binding import Binding
+from accord.runtime.failing import of_step
 from accord.runtime.frame import Frame, Segment
 from accord.runtime.growth import refuse_growth
-from accord.runtime.late_steps import LateSizes, LateSteps
+from accord.runtime.late_steps import LateSizes, LateSteps, LateStretch
 from accord.runtime.returned import ReturnedMemory
-from accord.runtime.shortage import no_memory, no_memory_for_constants, no_memory_for_run
+from accord.runtime.shortage import no_memory_for_constants, no_memory_for_run
 from accord.runtime.solve import solve
 from accord.runtime.watch import WATCH, Running
 
@@ -389,20 +389,38 @@ class Executor:
             caller = Caller() if caller is None else caller
             caller.before, arena.pending = arena.pending, None
         try:
-            for segment in frame.segments:  # as run_segment, without a call for each
-                if isinstance(segment, int):
+            for segment in self._stretched(frame) if self._late else frame.segments:
+                if not isinstance(segment, tuple):
                     if caller is not None and caller.pending is not None:
                         caller.pending.wait()
                         caller.pending = None
-                    self._python_step(segment, self.plan.steps[segment], frame.values, env, arena)
+                    if isinstance(segment, int):
+                        self._python_step(segment, self.plan.steps[segment], frame.values, env, arena)
+                    else:
+                        self._late_stretch(segment, frame.values, env, arena)
                     continue
-                program, steps = segment
+                program, steps = segment  # as run_segment, without a call for each
                 failed = program.run() if caller is None else program.run_for(caller)
                 if failed >= 0:
                     raise self._refused(steps[failed], program.refusal)
         finally:
             if caller is not None:
                 arena.pending = caller.pending or caller.before
+
+    def _stretched(self, frame: Frame) -> list[Segment | LateStretch]:
+        """The segments of a frame, with stretches of late steps as one."""
+        if frame.stretched is None:
+            found: list[Segment | LateStretch] = []
+            inside: set[int] = set()
+            for segment in frame.segments:
+                if isinstance(segment, int) and segment in inside:
+                    continue
+                stretch = self._late_steps.stretches.get(segment) if isinstance(segment, int) else None
+                if stretch is not None:
+                    inside.update(stretch.steps)
+                found.append(segment if stretch is None else stretch)
+            frame.stretched = found
+        return frame.stretched
 
     @staticmethod
     def _settle(caller: Caller | None, arrays: Mapping[int, Any]) -> None:
@@ -464,40 +482,29 @@ class Executor:
 
     # steps that Python runs
 
+    def _late_stretch(self, stretch: LateStretch, values: list[Any], env: dict[str, int], arena: Arena) -> None:
+        step = self.plan.steps[stretch.steps[0]]
+        with of_step(step, lambda: [values[i] if i >= 0 else None for i in step.inputs]):
+            stretch.run(values, env, arena, self._refused)
+
     def _python_step(self, index: int, step: Step, values: list[Any], env: dict[str, int], arena: Arena) -> None:
         kernel = step.kernel
-        placement = step.placement
+        if isinstance(kernel, NativeKernel):
+            self._late_stretch(self._late_steps.single(index), values, env, arena)
+            return
         arguments = [values[i] if i >= 0 else None for i in step.inputs]
         results: Sequence[Any]
-        try:
+        with of_step(step, lambda: arguments):
             if kernel is None:
                 results = control.run(self, index, step, arguments, values, env)
             elif isinstance(kernel, HostKernel):
                 if step.late:
-                    refuse_growth(placement.op, arguments)
+                    refuse_growth(step.placement.op, arguments)
                 results = kernel.run(arguments)
-            elif isinstance(kernel, ViewKernel):
+            else:
                 shape = self._shape(index, env)
                 source = arguments[0]
                 results = [source.view(shape) if isinstance(source, DeviceArray) else np.asarray(source).reshape(shape)]
-            else:
-                results = self._late_steps.run(index, kernel, arguments, env, functools.partial(self._refused, index))
-        except AccordError as error:
-            if error.node is None:
-                error.node, error.op = placement.node, placement.op
-            raise
-        except MemoryError as error:
-            failure = no_memory(error)
-            failure.node, failure.op = placement.node, placement.op
-            raise failure from error
-        except Exception as error:
-            shapes = ", ".join(_describe(a) for a in arguments)
-            raise ExecutionError(
-                f"{placement.backend} kernel failed: {type(error).__name__}: {error}",
-                node=placement.node,
-                op=placement.op,
-                found=f"inputs {shapes}",
-            ) from error
         self._store(step, results, values, env, arena)
 
     def _store(self, step: Step, results: Sequence[Any], values: list[Any], env: dict[str, int], arena: Arena) -> None:
@@ -581,9 +588,3 @@ def _detached(value: Any, arena: Arena) -> Any:
     if isinstance(value, list):
         return [_detached(v, arena) for v in value]
     return value
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, (np.ndarray, DeviceArray)):
-        return f"{value.dtype}{list(value.shape)}"
-    return type(value).__name__

@@ -27,7 +27,7 @@ from accord.runtime.arena import Arena, Orders
 from accord.runtime.binding import Binding
 from accord.runtime.growth import HOST_SCRATCH
 
-__all__ = ["Frame", "Segment", "disagreement"]
+__all__ = ["Frame", "Segment", "disagreement", "phase_name"]
 
 #: A program and the step of each of its phases, or the index of a step that Python runs.
 Segment: TypeAlias = "tuple[Program, list[int]] | int"
@@ -85,6 +85,7 @@ class Frame:
         space_bytes: Arenas in other memories that it needs, by space.
         staging_bytes: Memory of the host on the way to other memories that it needs, by their space.
         segments: In order.
+        stretched: The same with steps that are started together, once the executor has made it.
         values: For each slot the array (or other value) that Python steps see.
         generation: The device's when it was made.
         bound: What the caller's arrays were bound by last, if their addresses are still in the table.
@@ -149,6 +150,7 @@ class Frame:
         self.values: list[Any] = [plan.constants.get(i) for i in range(len(plan.slots))]
         self._table = np.zeros(0, np.int64)
         self.segments: list[Segment] = []
+        self.stretched: list[Any] | None = None
         self._lay_out(sizes.steps, backends)
         python_slots = self._python_slots(HOST)
         #: Values in other memories that Python hands on: slot, its root, where it begins there, and its shape.
@@ -328,7 +330,7 @@ class Frame:
                 tables = [self._table[a:b] for a, b in run.spans]
                 rest = (plan.threads, run.turns) if any(t.stream for t in run.turns) else (plan.threads,)
                 program = backends[run.backend].program(run.launches, tables, *rest)
-                program.name_of = functools.partial(_phase_name, plan, run.steps)
+                program.name_of = functools.partial(phase_name, plan, run.steps)
                 self.segments.append((program, run.steps))
 
     def _run(
@@ -535,7 +537,7 @@ def _as_arrays(
     }
 
 
-def _phase_name(plan: Plan, steps: Sequence[int], number: int) -> str:
+def phase_name(plan: Plan, steps: Sequence[int], number: int) -> str:
     """The kernel and the node of a phase of a program."""
     step = plan.steps[steps[number]]
     name = "?" if not isinstance(step.kernel, NativeKernel) else step.kernel.name

@@ -1,40 +1,55 @@
-"""Native steps whose sizes only earlier steps of a run tell: started on arrays that are made for them."""
+"""Native steps whose sizes only earlier steps of a run tell.
+
+Consecutive ones are a *stretch*, which is started with one call. Its sizes are known when it begins, since native steps
+tell no new ones. What nothing reads after it lies in scratch memory of the run's arena; other values get arrays of
+their own. For sizes that were met the launches, and where everything lies, are kept; a run then only looks up the
+addresses of what the stretch reads.
+"""
 
 from __future__ import annotations
 
+import functools
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from accord.backends.memory import Block, DeviceArray, Memory
-from accord.backends.prepared import Prepared
-from accord.backends.protocol import Backend, NativeKernel
-from accord.errors import AccordError
+from accord.backends.memory import DeviceArray
+from accord.backends.protocol import Backend, Launch, NativeKernel, Phase, Program, ViewKernel
+from accord.errors import AccordError, ExecutionError
 from accord.ir import dims as D
 from accord.ir.compute import SizeFunction, compile_dims
 from accord.ir.dims import DimLike
-from accord.plan.plan import Plan, Step
-from accord.runtime.frame import disagreement
+from accord.plan.arena import ArenaOrder, arrange
+from accord.plan.arena import Block as Span
+from accord.plan.plan import Plan, Slot, Step, Storage
+from accord.runtime.arena import Arena
+from accord.runtime.frame import disagreement, phase_name
+from accord.runtime.shortage import no_memory
 
-__all__ = ["LateSizes", "LateSteps"]
+__all__ = ["LateSizes", "LateSteps", "LateStretch"]
 
-#: Kernels that are kept ready for sizes that were met.
-MAX_LATE = 256
+#: Steps that are kept ready for sizes that were met: two kilobytes each.
+MAX_LATE = 8192
 
 
 class LateSizes:
-    """Sizes that are asked for in each run: computed as they are written the first time, compiled from the second on.
+    """Sizes that are asked for while runs go on: computed as they are written the first time, compiled from the second.
 
     Args:
         dims: The sizes.
+
+    Attributes:
+        symbols: What they depend on.
     """
 
     def __init__(self, dims: Iterable[DimLike]) -> None:
         self.dims = tuple(dims)
-        self._symbols = tuple(sorted(frozenset[str]().union(*map(D.symbols_of, self.dims))))
+        self.symbols = tuple(sorted(frozenset[str]().union(*map(D.symbols_of, self.dims))))
         self._function: SizeFunction | None = None
         self._met = False
 
@@ -49,8 +64,290 @@ class LateSizes:
             if not self._met:
                 self._met = True
                 return [D.evaluate(d, env) for d in self.dims]
-            self._function = compile_dims(self.dims, self._symbols)
-        return self._function([env[s] for s in self._symbols])
+            self._function = compile_dims(self.dims, self.symbols)
+        return self._function([env[s] for s in self.symbols])
+
+
+@dataclass(slots=True)
+class _Sized:
+    """A stretch for known sizes.
+
+    Attributes:
+        launches: Phases and how they start.
+        steps: The step of each one.
+        spans: How many operands each one has.
+        origins: For each operand the number of what it lies in: 0 for a constant, 1 for scratch memory, then values
+            from outside, then arrays that are made.
+        offsets: Where in that; of a constant the address.
+        scratch: Bytes of scratch memory.
+        made: Slot, shape and strides of each array that is made.
+        shapes: Of late values, by slot.
+        largest: The step that makes most bytes.
+        free: Programs that no run uses, with their tables.
+    """
+
+    launches: list[tuple[Phase, Launch]]
+    steps: list[int]
+    spans: list[int]
+    origins: np.ndarray[Any, Any]
+    offsets: np.ndarray[Any, Any]
+    scratch: int
+    made: list[tuple[int, tuple[int, ...], tuple[int, ...]]]
+    shapes: dict[int, tuple[int, ...]]
+    largest: int
+    free: list[tuple[Program, np.ndarray[Any, Any]]] = field(default_factory=list)
+
+
+class LateStretch:
+    """Consecutive late native steps of one backend, and views of late values among them.
+
+    Args:
+        plan: The plan.
+        backend: The backend.
+        steps: Numbers of the steps.
+    """
+
+    def __init__(self, plan: Plan, backend: Backend, steps: Sequence[int]) -> None:
+        self.plan, self.backend, self.steps = plan, backend, tuple(steps)
+        self._native = [i for i in steps if isinstance(plan.steps[i].kernel, NativeKernel)]
+        freed = [i for s in steps for i in plan.steps[s].frees]
+        #: Late slots that nothing reads afterwards.
+        self._frees = [i for i in freed if i not in set(plan.inputs)]
+        #: Slots whose memory is not the stretch's, in the order in which their addresses are asked for, and whether
+        #: they may not be row-major though kernels count on it: what a kernel in Python made.
+        self._outside: dict[int, bool] = {}
+        self._constants: set[int] = set()
+        #: Views of such, and what they are of.
+        self._outside_views: dict[int, int] = {}
+        #: By slot of a value that lies in the stretch's memory, the slot that it is all of.
+        self._whole: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        first: dict[int, int] = {}
+        for position, index in enumerate(self.steps):
+            step = plan.steps[index]
+            if isinstance(step.kernel, ViewKernel):
+                source, made = step.inputs[0], step.outputs[0]
+                if source in self._whole:
+                    self._whole[made] = self._whole[source]
+                else:
+                    self._outside_views[made] = self._outside_views.get(source, source)
+                continue
+            for i in (step.inputs[r] for r in self._kernel(index).reads):
+                if i in self._whole:
+                    self._last[self._whole[i]] = position
+                elif plan.slots[i].storage is Storage.CONSTANT and isinstance(plan.slots[i].offset, int):
+                    self._constants.add(i)
+                elif i not in self._outside_views:
+                    slot = plan.slots[i]
+                    self._outside[i] = slot.storage is Storage.LATE and slot.strides is None
+            for o in step.outputs:
+                if o >= 0 and plan.slots[o].storage is Storage.LATE:
+                    self._whole[o] = o
+                    first[o] = self._last[o] = position
+                elif o >= 0:
+                    self._outside[o] = False
+        kept = {i for i in (*self._whole, *self._outside_views) if i not in set(freed)}
+        #: Slots that get arrays of their own.
+        self._made = sorted({self._whole[i] for i in kept if i in self._whole})
+        #: Views of these that outlive the stretch.
+        self._made_views = [i for i in sorted(kept) if i in self._whole and self._whole[i] != i]
+        self._kept_views = [i for i in self._outside_views if i in kept]
+        scratch = [i for i in first if i not in set(self._made)]
+        #: Scratch memory: by slot, and by -1 - the position of a step its workspace.
+        self._spans = [Span(i, first[i], self._last[i]) for i in scratch]
+        self._spans += [Span(-1 - k, k, k) for k, i in enumerate(self.steps) if i in set(self._native)]
+        self._order: ArenaOrder | None = None
+        dims: list[DimLike] = []
+        for index in self._native:
+            step = plan.steps[index]
+            dims += [d for a in step.agreements for d in (a.size, a.other)]
+            dims += self._kernel(index).dims
+        for i in (*first, *self._outside_views, *self._made_views):
+            dims += plan.slots[i].shape or ()
+        for i in self._made:
+            dims += plan.slots[i].strides or ()
+        #: By late slot that is computed here, the step that does.
+        self._made_by = {i: self.steps[position] for i, position in first.items()}
+        self._sizes = LateSizes(dims)
+        self._lock = threading.Lock()
+        self._ready: OrderedDict[tuple[int, ...], _Sized] = OrderedDict()
+        #: Sets of sizes that are kept ready.
+        self.limit = 1
+
+    def forget(self) -> None:
+        """Drop what is kept ready."""
+        with self._lock:
+            self._ready.clear()
+
+    def run(
+        self,
+        values: list[Any],
+        env: Mapping[str, int],
+        arena: Arena,
+        refused: Callable[[int, int], AccordError],
+    ) -> None:
+        """Compute what is read later, in ``values``; what nothing reads any more is taken out of them.
+
+        Args:
+            values: By slot.
+            env: Values of symbols.
+            arena: The run's.
+            refused: Makes the error for a step, and the number with which its kernel refused its data.
+
+        Raises:
+            AccordError: sizes do not fit each other, or a kernel refused its data.
+        """
+        sized = self._for(tuple([env[s] for s in self._sizes.symbols]), env, values)
+        try:
+            scratch = arena.scratch_in(self.backend.memory, sized.scratch) if sized.scratch else 0
+            arrays = [(i, self._array(self.plan.slots[i], shape, strides)) for i, shape, strides in sized.made]
+        except MemoryError as error:
+            raise self._of(sized.largest, no_memory(error)) from error
+        bases = [0, scratch]
+        kept = []  # arrays whose addresses are in the table
+        for i, careful in self._outside.items():
+            array = values[i]
+            if careful and not isinstance(array, DeviceArray):
+                array = np.asarray(array, order="C")
+                kept.append(array)
+            bases.append(_address(array))
+        for i, source in self._outside_views.items():
+            array = _viewed(values[source], sized.shapes[i], arena)
+            if i in self._kept_views:
+                values[i] = array
+            kept.append(array)
+            bases.append(_address(array))
+        for i, array in arrays:
+            values[i] = array
+            bases.append(_address(array))
+        if sized.launches:
+            try:
+                program, table = sized.free.pop()
+            except IndexError:
+                program, table = self._program(sized)
+            if program.memory != arena.version:
+                program.memory = arena.version
+            np.add(np.array(bases, np.int64)[sized.origins], sized.offsets, out=table)
+            failed = program.run()
+            number = program.refusal
+            sized.free.append((program, table))
+            if failed >= 0:
+                raise refused(sized.steps[failed], number)
+        for i in self._made_views:
+            values[i] = _viewed(values[self._whole[i]], sized.shapes[i], arena)
+        for i in self._frees:
+            values[i] = None
+
+    def _for(self, key: tuple[int, ...], env: Mapping[str, int], values: Sequence[Any]) -> _Sized:
+        """The stretch for these sizes, kept for the next time."""
+        with self._lock:
+            found = self._ready.get(key)
+            if found is None:
+                found = self._ready[key] = self._sized(env, values)
+                while len(self._ready) > self.limit:
+                    self._ready.popitem(last=False)
+            else:
+                self._ready.move_to_end(key)
+            return found
+
+    def _sized(self, env: Mapping[str, int], values: Sequence[Any]) -> _Sized:
+        sizes = iter(self._sizes(env))
+        plan = self.plan
+
+        def following(count: int) -> tuple[int, ...]:
+            return tuple([next(sizes) for _ in range(count)])
+
+        started: list[tuple[int, list[Launch]]] = []
+        nbytes: dict[int, int] = {}
+        for index in self._native:
+            step, kernel = plan.steps[index], self._kernel(index)
+            pairs = following(2 * len(step.agreements))
+            for a, size, other in zip(step.agreements, pairs[::2], pairs[1::2], strict=True):
+                if not a.holds(size, other):
+                    raise self._of(index, disagreement(a, step, size, other))
+            own = following(len(kernel.dims))
+            nbytes[-1 - self.steps.index(index)] = own[-1] * plan.threads
+            try:
+                started.append((index, kernel.launches(own)))
+            except AccordError as error:
+                raise self._of(index, error) from None
+        shapes: dict[int, tuple[int, ...]] = {}
+        for i in (*self._made_by, *self._outside_views, *self._made_views):
+            shapes[i] = following(len(plan.slots[i].shape or ()))
+            if any(d < 0 for d in shapes[i]):
+                found = f"{list(shapes[i])}"
+                failure = ExecutionError(
+                    "a size is negative", value=plan.slots[i].name, expected="at least 0", found=found
+                )
+                raise self._of(self._made_by.get(self._whole.get(i, i), self._native[0]), failure)
+        for i in self._made_by:
+            dtype = plan.slots[i].dtype
+            assert dtype is not None
+            nbytes[i] = math.prod(shapes[i]) * dtype.itemsize
+        made = [(i, shapes[i], following(len(plan.slots[i].strides or ()))) for i in self._made]
+        if self._order is None:
+            self._order = arrange(self._spans, nbytes)
+        places, scratch = self._order.offsets(nbytes)
+        largest = self._made_by[max(self._made_by, key=lambda i: nbytes[i])] if self._made_by else self._native[0]
+        operands = self._placed(started, places, {i: _address(values[i]) for i in self._constants})
+        return _Sized(*operands, scratch, made, shapes, largest)
+
+    def _placed(
+        self,
+        started: Sequence[tuple[int, Sequence[Launch]]],
+        places: Mapping[int, int],
+        constants: Mapping[int, int],
+    ) -> tuple[list[tuple[Phase, Launch]], list[int], list[int], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Phases that have something to do, their steps, how many operands they have, and where each of those lies."""
+        where = {i: (2 + n, 0) for n, i in enumerate((*self._outside, *self._outside_views, *self._made))}
+        where |= {i: (0, address) for i, address in constants.items()}
+        where |= {i: (1, start) for i, start in places.items()}
+        launches: list[tuple[Phase, Launch]] = []
+        steps: list[int] = []
+        spans: list[int] = []
+        found: list[tuple[int, int]] = []
+        for index, all_phases in started:
+            step, kernel = self.plan.steps[index], self._kernel(index)
+            slots = (*(step.inputs[r] for r in kernel.reads), *(o for o in step.outputs if o >= 0))
+            operands = [where[self._whole.get(i, i)] for i in slots]
+            operands.append(where[-1 - self.steps.index(index)])  # its workspace, maybe of no bytes
+            for phase, launch in zip(kernel.phases, all_phases, strict=True):
+                if launch.tasks:
+                    launches.append((phase, launch))
+                    steps.append(index)
+                    spans.append(len(phase.operands))
+                    found += [operands[i] for i in phase.operands]
+        origins, offsets = np.array(found, np.int64).reshape(-1, 2).T.copy()
+        return launches, steps, spans, origins, offsets
+
+    def _program(self, sized: _Sized) -> tuple[Program, np.ndarray[Any, Any]]:
+        table = np.empty(len(sized.origins), np.int64)
+        parts = np.split(table, np.cumsum(sized.spans)[:-1])
+        program = self.backend.program(sized.launches, parts, self.plan.threads)
+        program.name_of = functools.partial(phase_name, self.plan, sized.steps)
+        return program, table
+
+    def _kernel(self, index: int) -> NativeKernel:
+        kernel = self.plan.steps[index].kernel
+        assert isinstance(kernel, NativeKernel)
+        return kernel
+
+    def _of(self, index: int, error: AccordError) -> AccordError:
+        """``error`` as one of step ``index``."""
+        placement = self.plan.steps[index].placement
+        error.node, error.op = placement.node, placement.op
+        return error
+
+    def _array(self, slot: Slot, shape: tuple[int, ...], strides: Sequence[int]) -> Any:
+        """A new array that lies as the plan says; without gaps, since a late value is nobody's part."""
+        assert slot.dtype is not None
+        if self.backend.memory is not None:  # the plan knows how it lies
+            return DeviceArray.empty(self.backend.memory, shape, slot.dtype)
+        if slot.strides is None:
+            return np.empty(shape, slot.dtype)
+        order = sorted(range(len(shape)), key=lambda a: (-strides[a], a))
+        made = np.empty([shape[a] for a in order], slot.dtype)
+        return made.transpose(np.argsort(order))
 
 
 class LateSteps:
@@ -59,114 +356,83 @@ class LateSteps:
     Args:
         plan: The plan.
         backends: By name.
+
+    Attributes:
+        stretches: By number of the first step.
     """
 
     def __init__(self, plan: Plan, backends: Mapping[str, Backend]) -> None:
         self.plan = plan
         self.backends = backends
-        self._lock = threading.Lock()
-        #: By number of the step, and sizes.
-        self._prepared: OrderedDict[tuple[int, ...], Prepared] = OrderedDict()
-        #: By number of the step: of its agreements, of its kernel and outputs, and how many are the kernel's.
-        self._sizes: dict[int, tuple[LateSizes, LateSizes, int]] = {}
+        self.stretches: dict[int, LateStretch] = {}
+        #: Single steps, for those who watch.
+        self._single: dict[int, LateStretch] = {}
+        for steps in _stretches(plan):
+            self.stretches[steps[0]] = LateStretch(plan, self._backend(steps[0]), steps)
+        count = sum(len(s.steps) for s in self.stretches.values())
+        for stretch in self.stretches.values():
+            stretch.limit = max(1, MAX_LATE // count)
 
     def forget(self) -> None:
         """Drop what is kept ready."""
-        with self._lock:
-            self._prepared.clear()
+        for stretch in (*self.stretches.values(), *self._single.values()):
+            stretch.forget()
 
-    def run(
-        self,
-        index: int,
-        kernel: NativeKernel,
-        arguments: Sequence[Any],
-        env: Mapping[str, int],
-        refused: Callable[[int], AccordError],
-    ) -> list[Any]:
-        """The outputs of step ``index``.
+    def single(self, index: int) -> LateStretch:
+        """Step ``index`` by itself."""
+        found = self._single.get(index)
+        if found is None:
+            found = self._single[index] = LateStretch(self.plan, self._backend(index), [index])
+        return found
 
-        Args:
-            index: Of the step.
-            kernel: Its kernel.
-            arguments: Its inputs.
-            env: Values of symbols.
-            refused: Makes the error for the number with which the kernel refused its data.
+    def _backend(self, index: int) -> Backend:
+        return self.backends[self.plan.steps[index].placement.backend]
 
-        Raises:
-            AccordError: sizes do not fit each other, or the kernel refused its data.
-        """
-        step = self.plan.steps[index]
-        sizes = self._sizes.get(index)
-        if sizes is None:
-            sizes = self._sizes[index] = self._asked(step, kernel)
-        pairs = sizes[0](env)
-        for a, size, other in zip(step.agreements, pairs[::2], pairs[1::2], strict=True):
-            if not a.holds(size, other):
-                raise disagreement(a, step, size, other)
-        backend = self.backends[step.placement.backend]
-        values = sizes[1](env)
-        at = sizes[2]
-        prepared = self._ready(index, kernel, backend, values[:at])
-        outputs = []
-        for o in step.outputs:
-            if o >= 0:
-                rank = len(self.plan.slots[o].shape or ())
-                outputs.append(
-                    self._array(o, values[at : at + rank], values[at + rank : at + 2 * rank], backend.memory)
-                )
-                at += 2 * rank
-        operands = [self._laid_out(step.inputs[i], arguments[i]) for i in kernel.reads]
-        operands += outputs
-        addresses = [_address(a) for a in operands]
-        if prepared.workspace:
-            scratch = _scratch(backend.memory, prepared.workspace)
-            addresses.append(scratch.address if isinstance(scratch, Block) else _address(scratch))
-        number = prepared.run(addresses)
-        if number:
-            raise refused(number)
-        produced = iter(outputs)
-        return [next(produced) if o >= 0 else None for o in step.outputs]
 
-    def _ready(self, index: int, kernel: NativeKernel, backend: Backend, sizes: Sequence[int]) -> Prepared:
-        """The kernel of a late step for these sizes, kept for the next time."""
-        key = (index, *sizes)
-        with self._lock:
-            found = self._prepared.get(key)
-            if found is None:
-                found = self._prepared[key] = Prepared(backend, kernel, sizes, self.plan.threads)
-                if len(self._prepared) > MAX_LATE:
-                    self._prepared.popitem(last=False)
-            else:
-                self._prepared.move_to_end(key)
-            return found
+def _stretches(plan: Plan) -> list[list[int]]:
+    """Numbers of the steps of each stretch; it begins with a native step."""
+    found: list[list[int]] = []
+    inside: dict[int, bool] = {}  # by slot that a stretch makes, whether a view of it may be part of the same one
+    current: list[int] | None = None
+    for segment in plan.segments:
+        if not isinstance(segment, int) or not plan.steps[segment].late:
+            current = None
+            continue
+        step = plan.steps[segment]
+        if isinstance(step.kernel, NativeKernel):
+            if current is None or plan.steps[current[0]].placement.backend != step.placement.backend:
+                current = []
+                found.append(current)
+                inside = {}
+            current.append(segment)
+            for o in step.outputs:
+                if o >= 0:
+                    slot = plan.slots[o]
+                    inside[o] = slot.storage is Storage.LATE and slot.strides is None
+        elif isinstance(step.kernel, ViewKernel) and current is not None and _joins(plan, step, inside, current):
+            current.append(segment)
+            inside[step.outputs[0]] = inside.get(step.inputs[0], True)
+        else:
+            current = None
+    return found
 
-    def _asked(self, step: Step, kernel: NativeKernel) -> tuple[LateSizes, LateSizes, int]:
-        dims: list[DimLike] = [*kernel.dims]
-        count = len(dims)
-        for o in step.outputs:
-            if o >= 0:
-                slot = self.plan.slots[o]
-                shape = slot.shape or ()
-                dims += [*shape, *(slot.strides if slot.strides is not None else (0,) * len(shape))]
-        return LateSizes(d for a in step.agreements for d in (a.size, a.other)), LateSizes(dims), count
 
-    def _array(self, slot: int, shape: Sequence[int], strides: Sequence[int], memory: Memory | None) -> Any:
-        """A new array that lies as the plan says; without gaps, since a late value is nobody's part."""
-        s = self.plan.slots[slot]
-        shape = tuple(shape)
-        assert s.dtype is not None
-        if memory is not None:  # the plan knows how it lies
-            return DeviceArray.empty(memory, shape, s.dtype)
-        if s.strides is None:
-            return np.empty(shape, s.dtype)
-        order = sorted(range(len(shape)), key=lambda a: (-strides[a], a))
-        made = np.empty([shape[a] for a in order], s.dtype)
-        return made.transpose(np.argsort(order))
+def _joins(plan: Plan, step: Step, inside: Mapping[int, bool], current: Sequence[int]) -> bool:
+    """Whether a late view is part of the stretch before it: it is late itself, and what it is of is row-major there."""
+    source, made = (plan.slots[i] for i in (step.inputs[0], step.outputs[0]))
+    memory = {plan.slots[o].space for i in current for o in plan.steps[i].outputs if o >= 0}
+    if made.storage is not Storage.LATE or made.strides is not None or {source.space, made.space} - memory:
+        return False
+    return inside.get(step.inputs[0], True)
 
-    def _laid_out(self, slot: int, value: Any) -> Any:
-        """The array whose memory a kernel gets: row-major, unless the plan says how the value lies."""
-        far = isinstance(value, DeviceArray)
-        return value if far or self.plan.slots[slot].strides is not None else np.asarray(value, order="C")
+
+def _viewed(value: Any, shape: tuple[int, ...], arena: Arena) -> Any:
+    """``value`` in another shape, and not in the arena, which is used again."""
+    if isinstance(value, DeviceArray):
+        view = value.view(shape)
+        return view.copy() if arena.holds(view) else view
+    array = np.asarray(value).reshape(shape)
+    return array.copy() if np.may_share_memory(array, arena.buffer) else array
 
 
 def _address(array: Any) -> int:
@@ -175,8 +441,3 @@ def _address(array: Any) -> int:
         return array.address
     address: int = array.__array_interface__["data"][0]
     return address
-
-
-def _scratch(memory: Memory | None, nbytes: int) -> Block | np.ndarray[Any, Any]:
-    """Memory for a kernel's workspace, until it is dropped."""
-    return np.empty(nbytes, np.uint8) if memory is None else memory.allocate(nbytes)
