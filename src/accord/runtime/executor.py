@@ -22,7 +22,7 @@ from accord.plan.plan import Plan, Slot, Step, Storage
 from accord.runtime import control
 from accord.runtime.arena import Arena, orders_for
 from accord.runtime.binding import Binding
-from accord.runtime.failing import of_step
+from accord.runtime.failing import blame
 from accord.runtime.frame import Frame, Segment
 from accord.runtime.growth import refuse_growth
 from accord.runtime.late_steps import LateSizes, LateSteps, LateStretch
@@ -318,6 +318,7 @@ class Executor:
             if (generation := self.device.generation) != self._generation:
                 self._generation = generation
                 self._frames.clear()
+                self._late_steps.forget()
             free = self._frames.get(key)
             frame = free.pop() if free else None
             if free is not None:
@@ -483,9 +484,11 @@ class Executor:
     # steps that Python runs
 
     def _late_stretch(self, stretch: LateStretch, values: list[Any], env: dict[str, int], arena: Arena) -> None:
-        step = self.plan.steps[stretch.steps[0]]
-        with of_step(step, lambda: [values[i] if i >= 0 else None for i in step.inputs]):
+        try:
             stretch.run(values, env, arena, self._refused)
+        except Exception as error:  # noqa: BLE001  it is raised as the step's
+            step = self.plan.steps[stretch.steps[0]]
+            blame(step, error, [values[i] if i >= 0 else None for i in step.inputs])
 
     def _python_step(self, index: int, step: Step, values: list[Any], env: dict[str, int], arena: Arena) -> None:
         kernel = step.kernel
@@ -494,7 +497,7 @@ class Executor:
             return
         arguments = [values[i] if i >= 0 else None for i in step.inputs]
         results: Sequence[Any]
-        with of_step(step, lambda: arguments):
+        try:
             if kernel is None:
                 results = control.run(self, index, step, arguments, values, env)
             elif isinstance(kernel, HostKernel):
@@ -505,6 +508,8 @@ class Executor:
                 shape = self._shape(index, env)
                 source = arguments[0]
                 results = [source.view(shape) if isinstance(source, DeviceArray) else np.asarray(source).reshape(shape)]
+        except Exception as error:  # noqa: BLE001  likewise
+            blame(step, error, arguments)
         self._store(step, results, values, env, arena)
 
     def _store(self, step: Step, results: Sequence[Any], values: list[Any], env: dict[str, int], arena: Arena) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,36 +12,28 @@ from accord.errors import AccordError, ExecutionError
 from accord.plan.plan import Step
 from accord.runtime.shortage import no_memory
 
-__all__ = ["of_step"]
+__all__ = ["blame"]
 
 
-@contextmanager
-def of_step(step: Step, arguments: Callable[[], Sequence[Any]]) -> Iterator[None]:
-    """Errors within become those of a step.
+def blame(step: Step, error: Exception, arguments: Sequence[Any]) -> NoReturn:
+    """Raise ``error`` as one of a step that is computed from ``arguments``.
 
-    Args:
-        step: The step.
-        arguments: Gives what it is computed from.
+    Raises:
+        AccordError: always; ``error`` itself if it is one.
     """
     placement = step.placement
-    try:
-        yield
-    except AccordError as error:
+    if isinstance(error, AccordError):
         if error.node is None:
             error.node, error.op = placement.node, placement.op
-        raise
-    except MemoryError as error:
+        raise error
+    if isinstance(error, MemoryError):
         failure = no_memory(error)
-        failure.node, failure.op = placement.node, placement.op
-        raise failure from error
-    except Exception as error:
-        shapes = ", ".join(_describe(a) for a in arguments())
-        raise ExecutionError(
-            f"{placement.backend} kernel failed: {type(error).__name__}: {error}",
-            node=placement.node,
-            op=placement.op,
-            found=f"inputs {shapes}",
-        ) from error
+    else:
+        shapes = ", ".join(_describe(a) for a in arguments)
+        message = f"{placement.backend} kernel failed: {type(error).__name__}: {error}"
+        failure = ExecutionError(message, found=f"inputs {shapes}")
+    failure.node, failure.op = placement.node, placement.op
+    raise failure from error
 
 
 def _describe(value: Any) -> str:

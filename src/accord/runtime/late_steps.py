@@ -12,7 +12,7 @@ import functools
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +33,8 @@ from accord.runtime.shortage import no_memory
 
 __all__ = ["LateSizes", "LateSteps", "LateStretch"]
 
-#: Steps that are kept ready for sizes that were met: two kilobytes each.
-MAX_LATE = 8192
+#: Steps that are kept ready for sizes that were met: about half a kilobyte each.
+MAX_LATE = 1 << 15
 
 
 class LateSizes:
@@ -66,6 +66,46 @@ class LateSizes:
                 return [D.evaluate(d, env) for d in self.dims]
             self._function = compile_dims(self.dims, self.symbols)
         return self._function([env[s] for s in self.symbols])
+
+
+class _Launches:
+    """How phases start, by what tells it and sizes: steps that are alike, such as experts', ask for the same."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._found: dict[tuple[int, tuple[int, ...]], Launch] = {}
+
+    def numbered(self, kernel: NativeKernel) -> list[tuple[int, Phase]]:
+        """The phases of a kernel, each with a number that those share whose launches are equal for equal sizes."""
+        return [(self._number(p.launch), p) for p in kernel.phases]
+
+    def _number(self, launch: Callable[[Sequence[int]], Launch]) -> int:
+        key: Hashable = launch
+        if isinstance(launch, functools.partial):
+            key = (launch.func, launch.args, *launch.keywords.items())
+        try:
+            return self._numbers.setdefault(key, len(self._numbers))
+        except TypeError:  # something in it has no hash
+            return self._numbers.setdefault((id(launch),), len(self._numbers))
+
+    def of(self, phases: Sequence[tuple[int, Phase]], sizes: Sequence[int]) -> list[Launch]:
+        """One for each phase, from the values of the kernel's ``dims``."""
+        made, start = [], 0
+        for number, phase in phases:
+            end = start + len(phase.dims)
+            key = number, tuple(sizes[start:end])
+            launch = self._found.get(key)
+            if launch is None:
+                if len(self._found) >= MAX_LATE:
+                    self.forget()
+                launch = self._found[key] = phase.launch(key[1])
+            made.append(launch)
+            start = end
+        return made
+
+    def forget(self) -> None:
+        """Drop what is kept ready."""
+        self._found = {}
 
 
 @dataclass(slots=True)
@@ -105,11 +145,14 @@ class LateStretch:
         plan: The plan.
         backend: The backend.
         steps: Numbers of the steps.
+        launches: Shared by all stretches of the plan.
     """
 
-    def __init__(self, plan: Plan, backend: Backend, steps: Sequence[int]) -> None:
+    def __init__(self, plan: Plan, backend: Backend, steps: Sequence[int], launches: _Launches) -> None:
         self.plan, self.backend, self.steps = plan, backend, tuple(steps)
         self._native = [i for i in steps if isinstance(plan.steps[i].kernel, NativeKernel)]
+        self._launches = launches
+        self._phases = {i: launches.numbered(self._kernel(i)) for i in self._native}
         freed = [i for s in steps for i in plan.steps[s].frees]
         #: Late slots that nothing reads afterwards.
         self._frees = [i for i in freed if i not in set(plan.inputs)]
@@ -268,7 +311,7 @@ class LateStretch:
             own = following(len(kernel.dims))
             nbytes[-1 - self.steps.index(index)] = own[-1] * plan.threads
             try:
-                started.append((index, kernel.launches(own)))
+                started.append((index, self._launches.of(self._phases[index], own)))
             except AccordError as error:
                 raise self._of(index, error) from None
         shapes: dict[int, tuple[int, ...]] = {}
@@ -367,14 +410,16 @@ class LateSteps:
         self.stretches: dict[int, LateStretch] = {}
         #: Single steps, for those who watch.
         self._single: dict[int, LateStretch] = {}
+        self._launches = _Launches()
         for steps in _stretches(plan):
-            self.stretches[steps[0]] = LateStretch(plan, self._backend(steps[0]), steps)
+            self.stretches[steps[0]] = LateStretch(plan, self._backend(steps[0]), steps, self._launches)
         count = sum(len(s.steps) for s in self.stretches.values())
         for stretch in self.stretches.values():
             stretch.limit = max(1, MAX_LATE // count)
 
     def forget(self) -> None:
         """Drop what is kept ready."""
+        self._launches.forget()
         for stretch in (*self.stretches.values(), *self._single.values()):
             stretch.forget()
 
@@ -382,7 +427,7 @@ class LateSteps:
         """Step ``index`` by itself."""
         found = self._single.get(index)
         if found is None:
-            found = self._single[index] = LateStretch(self.plan, self._backend(index), [index])
+            found = self._single[index] = LateStretch(self.plan, self._backend(index), [index], self._launches)
         return found
 
     def _backend(self, index: int) -> Backend:

@@ -51,6 +51,8 @@ __all__ = [
 
 #: From the values of a source's parameters to the length and the words of each of its pieces.
 Pieces: TypeAlias = Callable[[Mapping[str, int]], Sequence[tuple[int, tuple[int, ...]]]]
+#: From these values to how a source is staged, and the calls of a tile.
+Stages: TypeAlias = Callable[[Mapping[str, int]], tuple[Stage, Sequence[tuple[int, ...]]]]
 
 
 @record
@@ -84,7 +86,7 @@ class Left:
     groups: tuple[DimLike, ...]
     offset: DimLike = 0
     pieces: Pieces | None = None
-    stage: Callable[[Mapping[str, int]], tuple[Stage, Sequence[tuple[int, ...]]]] | None = None
+    stage: Stages | None = None
     bound: tuple[DimLike, DimLike] | None = None
     padding: int | None = None
 
@@ -116,7 +118,8 @@ class _Plan:
 
     code: GemmCode
     names: tuple[str, ...]
-    left: Left
+    pieces: Pieces | None
+    stage: Stages | None
     apart: int
 
 
@@ -170,7 +173,7 @@ def contraction_phase(
     values["shared"] = shared
     dtype, vectors = code.dtype, code.vectors
     apart = code.apart
-    plan = _Plan(code, tuple(values), left, apart)
+    plan = _Plan(code, tuple(values), left.pieces, left.stage, apart)
     sizes = tuple(values.values())
     phase = Phase(code, operands, sizes, functools.partial(_launch, plan))
     if D.is_known(sizes):
@@ -354,7 +357,7 @@ def _pattern(name: str, w: Walk, rows: Shape) -> tuple[Pattern, dict[str, DimLik
 
 def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
     """The problem for these sizes, and the words of its chunks (or calls) and pieces."""
-    code, left = plan.code, plan.left
+    code = plan.code
     stage: Stage | None = None
     words: list[int] = []
     halves, joined = code.right.halves, code.lanes
@@ -364,12 +367,12 @@ def _problem(plan: _Plan, v: Mapping[str, int]) -> tuple[Problem, list[int]]:
     by_codes = _meets_codes(code, v["m"])
     if code.right.codes is not None:
         ready = "packed" if by_codes else "made"
-    if left.stage is not None:
-        stage, calls = left.stage(v)
+    if plan.stage is not None:
+        stage, calls = plan.stage(v)
         chunks = chunks_of(0) if not v["k"] else (Chunk(0, v["k"], 0, len(calls)),)
         words = [word for c in calls for word in c]
     else:
-        pieces = None if left.pieces is None else left.pieces(v)
+        pieces = None if plan.pieces is None else plan.pieces(v)
         in_place = ready == "ready" and v["m"] < PACK_ROWS
         lengths = None if pieces is None else [length for length, _ in pieces]
         most = v["k"] if by_codes else MOST_LINES if in_place and pieces is None else MOST_CHUNK

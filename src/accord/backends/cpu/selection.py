@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from accord.backends.cpu.host import start
@@ -15,7 +17,7 @@ from accord.expr.lang import bits, cast, operand
 from accord.expr.math import expand
 from accord.record import record
 
-__all__ = ["CountCode", "FlatPositionsCode", "UnravelCode", "positions_of"]
+__all__ = ["CountCode", "FlatPositionsCode", "NonZeroCode", "UnravelCode", "coordinates_of"]
 
 #: Elements of a block.
 BLOCK = 1 << 16
@@ -41,6 +43,28 @@ class _BlockCode(KernelCode):
         at = b.address(base, self.dtype, j)
         x = printer.load(self.dtype, at) if count is None else printer.load_masked(self.dtype, at, count)
         return printer.value(expand(cast(operand(0, self.dtype), "bool")), [x])
+
+    def _positions(self, b: Builder, task: str, place: str, target: str) -> None:
+        """Append the positions of a block's elements that are not zero; ``place`` holds how many are in ``target``."""
+        width = machine().width(64)
+        numbers = vector("i64", width)
+        lanes = ", ".join(f"i64 {k}" for k in range(width))
+        printer, base, first, whole, stop = self._masks(b, task, width)
+
+        def some(j: str, count: str | None) -> None:
+            mask = self._mask(b, printer, base, j, count)
+
+            def append() -> None:
+                positions = b.op(f"add {numbers} {printer.splat('i64', j, width)}, <{lanes}>")
+                held = b.op(f"load i64, ptr {place}")
+                columns = [("i64", positions, target)]
+                b.emit(f"store i64 {append_vector(b, width, mask, columns, held)}, ptr {place}")
+
+            b.branch(any_lane(b, mask, width), append)
+
+        with b.loop(first, whole, width) as j:
+            some(j, None)
+        some(whole, b.sub(stop, whole))
 
 
 @record
@@ -86,31 +110,47 @@ class FlatPositionsCode(_BlockCode):
     def module(self, name: str) -> str:
         """LLVM text."""
         b = Builder(name)
-        width = machine().width(64)
         place = b.op("alloca i64")
-        numbers = vector("i64", width)
-        lanes = ", ".join(f"i64 {k}" for k in range(width))
         with b.loop("%first", "%last") as task:
-            printer, base, first, whole, stop = self._masks(b, task, width)
             begin = b.op(f"load i64, ptr {b.address(b.operand(1), 'i64', task)}")
             b.emit(f"store i64 {begin}, ptr {place}")
-
-            def some(j: str, count: str | None, printer: Printer = printer, base: str = base) -> None:
-                mask = self._mask(b, printer, base, j, count)
-
-                def append() -> None:
-                    positions = b.op(f"add {numbers} {printer.splat('i64', j, width)}, <{lanes}>")
-                    held = b.op(f"load i64, ptr {place}")
-                    columns = [("i64", positions, b.operand(2))]
-                    b.emit(f"store i64 {append_vector(b, width, mask, columns, held)}, ptr {place}")
-
-                b.branch(any_lane(b, mask, width), append)
-
-            with b.loop(first, whole, width) as j:
-                some(j, None)
-            some(whole, b.sub(stop, whole))
+            self._positions(b, task, place, b.operand(2))
             ended = b.op(f"load i64, ptr {place}")
             b.emit(f"store i64 {ended}, ptr {b.address(b.operand(1), 'i64', task)}")
+        return b.module()
+
+
+@record
+class NonZeroCode(_BlockCode):
+    """Coordinates ``[rank, count]`` of elements that are not zero, of an array that is one block.
+
+    Operands: the elements; 64-bit integers: their count, then positions, with :data:`SLACK` of them to spare; the
+    coordinates, with room for all elements. Parameters: elements, twice, then extents.
+
+    Attributes:
+        rank: Of the array.
+    """
+
+    rank: int
+
+    @property
+    def symbol(self) -> str:
+        """Name by content."""
+        return f"coordinates_of_{self.dtype}_{self.rank}"
+
+    def module(self, name: str) -> str:
+        """LLVM text."""
+        b = Builder(name)
+        extents = [b.param(2 + a) for a in range(self.rank)]
+        place = b.op("alloca i64")
+        with b.loop("%first", "%last") as task:
+            b.emit(f"store i64 0, ptr {place}")
+            positions = b.address(b.operand(1), "i64", "1")
+            self._positions(b, task, place, positions)
+            count = b.op(f"load i64, ptr {place}")
+            b.emit(f"store i64 {count}, ptr {b.operand(1)}")
+            with b.loop("0", count) as i:
+                _unravel(b, i, positions, b.operand(2), count, extents)
         return b.module()
 
 
@@ -136,14 +176,40 @@ class UnravelCode(KernelCode):
         with b.loop("%first", "%last") as task:
             start_ = b.mul(task, block)
             with b.loop(start_, b.min(b.add(start_, block), count)) as i:
-                rest = b.op(f"load i64, ptr {b.address(b.operand(0), 'i64', i)}")
-                for axis in range(self.rank - 1, -1, -1):
-                    position = rest
-                    if axis:
-                        rest, position = b.divmod(rest, extents[axis])
-                    target = b.address(b.operand(1), "i64", b.add(b.mul(axis, row), i))
-                    b.emit(f"store i64 {position}, ptr {target}")
+                _unravel(b, i, b.operand(0), b.operand(1), row, extents)
         return b.module()
+
+
+def _unravel(b: Builder, i: str, positions: str, target: str, row: str, extents: Sequence[str]) -> None:
+    """The coordinates of position ``i`` of several; ``row`` elements are between those of two axes."""
+    rest = b.op(f"load i64, ptr {b.address(positions, 'i64', i)}")
+    for axis in range(len(extents) - 1, -1, -1):
+        position = rest
+        if axis:
+            rest, position = b.divmod(rest, extents[axis])
+        at = b.address(target, "i64", b.add(b.mul(str(axis), row), i))
+        b.emit(f"store i64 {position}, ptr {at}")
+
+
+def coordinates_of(x: Array, dtype: str) -> Array:
+    """Coordinates (int64 ``[rank, count]``, in row-major order) of elements that are not zero.
+
+    Args:
+        x: An array without gaps, row-major.
+        dtype: Its element type, as expressions name it.
+    """
+    if x.size > BLOCK:
+        positions = positions_of(x, dtype)
+        unravelled = np.empty((x.ndim, len(positions)), np.int64)
+        block = 1 << 14
+        params = (len(positions), block, len(positions), *x.shape)
+        start(UnravelCode(x.ndim), params, (positions, unravelled), -(-len(positions) // block))
+        return unravelled
+    found = np.empty(1 + x.size + SLACK, np.int64)
+    result = np.empty(x.ndim * x.size, np.int64)
+    start(NonZeroCode(dtype, x.ndim), (x.size, x.size, *x.shape), (x, found, result))
+    count = int(found[0])
+    return result[: x.ndim * count].reshape(x.ndim, count)
 
 
 def positions_of(x: Array, dtype: str) -> Array:
@@ -154,11 +220,6 @@ def positions_of(x: Array, dtype: str) -> Array:
         dtype: Its element type, as expressions name it.
     """
     blocks = -(-x.size // BLOCK)
-    if blocks <= 1:
-        places = np.zeros(1, np.int64)
-        positions = np.empty(x.size + SLACK, np.int64)
-        start(FlatPositionsCode(dtype), (x.size, BLOCK), (x, places, positions), blocks)
-        return positions[: int(places[0])]
     counts = np.empty(blocks, np.int64)
     start(CountCode(dtype), (x.size, BLOCK), (x, counts), blocks)
     ends = np.cumsum(counts)

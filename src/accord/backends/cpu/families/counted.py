@@ -9,9 +9,9 @@ import numpy as np
 
 from accord.backends.boxes import refusal_of_boxes
 from accord.backends.cpu.families.table import arranges, selects
-from accord.backends.cpu.host import CpuHostKernel, start
+from accord.backends.cpu.host import CpuHostKernel
 from accord.backends.cpu.program import KernelCode
-from accord.backends.cpu.selection import CountCode, FlatPositionsCode, UnravelCode, positions_of
+from accord.backends.cpu.selection import CountCode, FlatPositionsCode, NonZeroCode, UnravelCode, coordinates_of
 from accord.backends.cpu.suppression import SuppressionCode, suppress
 from accord.backends.cpu.unique import UniqueCode, unique_rows
 from accord.backends.loops.table import known
@@ -44,20 +44,13 @@ class NonZeroKernel(CpuHostKernel):
     name = "non zero"
 
     def codes(self) -> Sequence[KernelCode]:
-        """Counting, writing, taking apart."""
-        return CountCode(self.dtype), FlatPositionsCode(self.dtype), UnravelCode(self.rank)
+        """Counting, writing, taking apart; all at once."""
+        codes = CountCode(self.dtype), FlatPositionsCode(self.dtype), UnravelCode(self.rank)
+        return (*codes, NonZeroCode(self.dtype, self.rank))
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """int64 ``[rank, count]``."""
-        x = np.asarray(inputs[0], order="C")
-        positions = positions_of(x, self.dtype)
-        if self.rank == 1:
-            return [positions[np.newaxis]]
-        result = np.empty((self.rank, len(positions)), np.int64)
-        block = 1 << 14
-        params = (len(positions), block, len(positions), *x.shape)
-        start(UnravelCode(self.rank), params, (positions, result), -(-len(positions) // block))
-        return [result]
+        return [coordinates_of(np.asarray(inputs[0], order="C"), self.dtype)]
 
 
 @selects("NonZero")
