@@ -12,8 +12,8 @@ import numpy as np
 
 from accord.backends.memory import DeviceArray, Memory
 from accord.errors import ExecutionError
-from accord.model.limits import physical_memory
 from accord.plan.plan import Step, SubPlan
+from accord.runtime.rounds import Body, Rows, refuse_too_many, run_rounds
 
 if TYPE_CHECKING:
     from accord.runtime.executor import Executor
@@ -65,14 +65,22 @@ class _Caller:
 
     def __call__(self, name: str, formal: Sequence[Any]) -> list[Any]:
         body = self.body(name)
-        child = self.executor.children[self.index, name]
-        captured = self.captured.get(name)
-        if captured is None:
-            captured = self.captured[name] = [
-                self._near(child, k, self.values[i]) for k, i in enumerate(body.captured, body.formal)
-            ]
+        child = self.child(name)
+        captured = self.taken(name)
         into = {} if self.memory is None else dict.fromkeys(range(len(body.plan.outputs)), self.memory)
         return child.run([_row_major(v) for v in (*formal, *captured)], self.env, into)
+
+    def child(self, name: str) -> Executor:
+        return self.executor.children[self.index, name]
+
+    def taken(self, name: str) -> list[Any]:
+        """What a body captures."""
+        found = self.captured.get(name)
+        if found is None:
+            body = self.body(name)
+            near = [self._near(self.child(name), k, self.values[i]) for k, i in enumerate(body.captured, body.formal)]
+            found = self.captured[name] = near
+        return found
 
     def _near(self, child: Executor, k: int, value: Any) -> Any:
         """What a body captures, brought once to the memory in which every run of it reads it."""
@@ -106,6 +114,11 @@ def _loop(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
     condition = True if len(arguments) < 2 or arguments[1] is None else _truth(arguments[1])
     carried = list(arguments[2:])
     body = call.body("body")
+    if condition:
+        given = Body(np.array(0, np.int64), np.array(True), carried, (), call.taken("body"), trips)
+        done = run_rounds(call.child("body"), call.env, given)
+        if done is not None:
+            return [*done[1], *done[2]]
     scans: list[list[Any]] = [[] for _ in range(len(body.plan.outputs) - 1 - len(carried))]
     i = held = 0
     while condition and (trips is None or i < trips):
@@ -115,13 +128,7 @@ def _loop(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
         for collected, value in zip(scans, results[1 + len(carried) :], strict=True):
             collected.append(value)
             held += (value.nbytes if isinstance(value, DeviceArray) else np.asarray(value).nbytes) + _ARRAY_BYTES
-        if 2 * held > physical_memory():  # twice, because they are joined in the end
-            raise ExecutionError(
-                "the loop's scan outputs do not fit into memory",
-                expected=f"at most {physical_memory() // 2:,} bytes",
-                found=f"{held:,} bytes after {i + 1} iterations",
-                remedy="Check the number of iterations and the condition.",
-            )
+        refuse_too_many(held, i + 1)  # twice as many, because they are joined in the end
         i += 1
     first_scan = 1 + len(carried)
     stacked = [_stack(body, first_scan + k, collected) for k, collected in enumerate(scans)]
@@ -180,6 +187,14 @@ def _scan(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
     if len(length) != 1:
         raise ExecutionError("scan inputs differ in length", expected="one length", found=sorted(length))
     steps = length.pop()
+    out_axes = call.attribute("scan_output_axes", (0,) * n_out)
+    if all(isinstance(a, np.ndarray) for a in scanned):
+        first = [np.ascontiguousarray(np.moveaxis(a, axis, 0)) for a, axis in zip(scanned, in_axes, strict=True)]
+        rows = [Rows(a, bool(r)) for a, r in zip(first, in_reverse, strict=True)]
+        done = run_rounds(call.child("body"), call.env, Body(None, None, state, rows, call.taken("body"), steps))
+        if done is not None:
+            joined = [a[::-1] if r else a for a, r in zip(done[2], out_reverse, strict=True)]
+            return [*done[1], *(np.moveaxis(a, 0, axis) for a, axis in zip(joined, out_axes, strict=True))]
     collected: list[list[Any]] = [[] for _ in range(n_out)]
     for i in range(steps):
         slices = [
@@ -192,7 +207,6 @@ def _scan(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
                 collected[k].insert(0, value)
             else:
                 collected[k].append(value)
-    out_axes = call.attribute("scan_output_axes", (0,) * n_out)
     outputs = []
     for k in range(n_out):
         rank = np.ndim(collected[k][0]) + 1 if collected[k] else 1

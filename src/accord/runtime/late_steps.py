@@ -399,28 +399,31 @@ class LateSteps:
     Args:
         plan: The plan.
         backends: By name.
-
-    Attributes:
-        stretches: By number of the first step.
     """
 
     def __init__(self, plan: Plan, backends: Mapping[str, Backend]) -> None:
         self.plan = plan
         self.backends = backends
-        self.stretches: dict[int, LateStretch] = {}
         #: Single steps, for those who watch.
         self._single: dict[int, LateStretch] = {}
         self._launches = _Launches()
-        for steps in _stretches(plan):
-            self.stretches[steps[0]] = LateStretch(plan, self._backend(steps[0]), steps, self._launches)
-        count = sum(len(s.steps) for s in self.stretches.values())
-        for stretch in self.stretches.values():
+
+    @functools.cached_property
+    def stretches(self) -> dict[int, LateStretch]:
+        """By number of the first step."""
+        found = {
+            steps[0]: LateStretch(self.plan, self._backend(steps[0]), steps, self._launches)
+            for steps in _stretches(self.plan)
+        }
+        count = sum(len(s.steps) for s in found.values())
+        for stretch in found.values():
             stretch.limit = max(1, MAX_LATE // count)
+        return found
 
     def forget(self) -> None:
         """Drop what is kept ready."""
         self._launches.forget()
-        for stretch in (*self.stretches.values(), *self._single.values()):
+        for stretch in (*self.__dict__.get("stretches", {}).values(), *self._single.values()):
             stretch.forget()
 
     def single(self, index: int) -> LateStretch:
