@@ -119,7 +119,7 @@ def test_scans(data, level, states, scanned, collected):
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     feeds = [
         {n: rng.standard_normal([t if d == "t" else d for d in s]).astype(np.float32) for n, (_, s) in given_.items()}
-        for t in (1, 4, 7)
+        for t in (1, 4, 7, 30)
     ]
     both(proto, feeds, level)
 
@@ -164,9 +164,10 @@ def test_an_index_that_a_round_refuses_names_its_node():
     m = Model(counting(node("Gather", ["table", "i"], ["s"], name="entry")), Options(strict=True))
     good = m({"n": np.array(5), "x": np.array(0, np.float32)})
     np.testing.assert_array_equal(good[1], np.arange(5, dtype=np.float32))
-    with pytest.raises(ExecutionError, match="an index is outside its axis") as caught:
-        m({"n": np.array(6), "x": np.array(0, np.float32)})
-    assert caught.value.node == "entry"
+    for n in (6, 12, 100):
+        with pytest.raises(ExecutionError, match="an index is outside its axis") as caught:
+            m({"n": np.array(n), "x": np.array(0, np.float32)})
+        assert caught.value.node == "entry"
     same(m({"n": np.array(5), "x": np.array(0, np.float32)}), good)
 
 
@@ -177,3 +178,24 @@ def test_more_rows_than_there_is_memory_for(monkeypatch):
     with pytest.raises(AccordError, match="scan outputs do not fit into memory") as caught:
         m({"n": np.array(1 << 40), "x": np.array(0, np.float32)})
     assert caught.value.node is not None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rounds_on_several_threads(threads):
+    rng = np.random.default_rng(4)
+    body = helper.make_graph(
+        [node("Identity", ["c"], ["go"]), node("MatMul", ["c0", "w"], ["p"]), node("Tanh", ["p"], ["y0"])],
+        "body",
+        [info("i", dtype=T.INT64), info("c", dtype=T.BOOL), info("c0", 64, 256)],
+        [info("go", dtype=T.BOOL), info("y0", 64, 256)],
+    )
+    loop = node("Loop", ["n", "", "x"], ["r"], body=body)
+    inputs = {"n": (np.int64, []), "x": (np.float32, [64, 256])}
+    weight = {"w": (rng.standard_normal((256, 256)) / 16).astype(np.float32)}
+    m = Model(model([loop], inputs, ["r"], weight), Options(strict=True, threads=threads))
+    x = rng.standard_normal((64, 256)).astype(np.float32)
+    for n in (3, 40):
+        expected = x
+        for _ in range(n):
+            expected = np.tanh(expected @ weight["w"])
+        np.testing.assert_allclose(m({"n": np.array(n), "x": x})[0], expected, rtol=1e-3, atol=1e-4)

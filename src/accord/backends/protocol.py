@@ -351,6 +351,33 @@ class StoredCodeError(CompileError):
     """Machine code that a stored plan counts on is gone; the model has to be compiled again. Never seen by users."""
 
 
+#: Copies of bytes: target, source, how many, and what is added to target and source afterwards.
+Copies: TypeAlias = Sequence[tuple[int, int, int, int, int]]
+
+
+@dataclass(slots=True)
+class Rounds:
+    """A program's rounds: what is done between one run of it and the next. All is given by address.
+
+    Attributes:
+        table: All operands of the program.
+        words: What it holds by turns, first in the next round.
+        counters: Words of 64 bits, what they hold in the next round, and what is added for each one after it.
+        before: Copies before a run.
+        after: Copies after a run, by turns.
+        collected: Copies after each run.
+        condition: A byte that is zero if there is no further round; 0: none.
+    """
+
+    table: Array
+    words: tuple[Array, Array]
+    counters: Sequence[tuple[int, int, int]]
+    before: Copies
+    after: tuple[Copies, Copies]
+    collected: Copies
+    condition: int
+
+
 class Program(ABC):
     """A run of consecutive native steps, ready to be started with one call.
 
@@ -377,6 +404,20 @@ class Program(ABC):
         """As :meth:`run`, in the order that a caller's streams ask for."""
         del caller
         return self.run()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether :meth:`repeat` does anything now."""
+        return False
+
+    def repeat(self, rounds: Rounds, count: int) -> tuple[int, int]:
+        """Run up to ``count`` rounds with one call.
+
+        Returns:
+            How many there were: fewer if the condition was false, or a phase refused its data; and as :meth:`run`.
+        """
+        del rounds, count
+        return 0, -1
 
     def run_timed(self, seconds: Array) -> int:
         """As :meth:`run`, and measures each phase.

@@ -7,6 +7,7 @@ where it belongs. So a round takes one copy of the operand table and one call.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from accord.backends.protocol import Program, Rounds
 from accord.errors import ExecutionError
 from accord.model.limits import physical_memory
 from accord.runtime.arena import Arena
@@ -31,6 +33,10 @@ Result: TypeAlias = "tuple[int, list[Any], list[Array]]"
 
 #: Rounds for which there is room at first, where nobody says how many there are.
 _ROOM = 64
+#: Fewer rounds are started one by one.
+_FEW = 4
+#: Seconds of rounds that are run with one call: nothing interrupts it.
+_CALL = 0.05
 
 
 @dataclass(slots=True)
@@ -44,6 +50,16 @@ class Rows:
 
     array: Array
     backwards: bool = False
+
+    @property
+    def step(self) -> int:
+        """Bytes from the row of one round to that of the next."""
+        width: int = self.array[:1].nbytes
+        return -width if self.backwards else width
+
+    def place(self, i: int) -> int:
+        """Which row round ``i`` reads."""
+        return len(self.array) - 1 - i if self.backwards else i
 
 
 @dataclass(slots=True)
@@ -106,6 +122,34 @@ def _rounds(child: Executor, frame: Frame, arena: Arena, body: Body) -> Result |
     return _Rounds(child, frame, arena, body, made).run()
 
 
+@dataclass(slots=True)
+class _Way:
+    """How a round is started.
+
+    Attributes:
+        words: The operand table.
+        copies: What is copied after it: target and source.
+    """
+
+    words: Array
+    copies: list[tuple[Array, Array]]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all that is copied lies without gaps."""
+        return all(t.flags.c_contiguous and s.flags.c_contiguous and t.dtype == s.dtype for t, s in self.copies)
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _turn(i: int) -> int:
+    """Which way round ``i`` is started, and which arrays hold what it is given."""
+    return i if i < 3 else 1 + (i - 1) % 2
+
+
 class _Rounds:
     """One loop's rounds on a frame of its body."""
 
@@ -147,67 +191,113 @@ class _Rounds:
             else:
                 self.read.append((rows, frame._entries.get(slot, [])))
         self.owned = owned
+        #: Outputs that no phase writes where they are wanted: position and slot.
+        self.others = [(p, i) for p, i in enumerate(self.plan.outputs) if p not in owned]
+        #: Inputs before those that are carried.
+        self.given = at - len(body.carried)
+        self.places = [_address(c) for c in self.collected]
+        self.programs = [s for s in frame.segments if not isinstance(s, int)]
 
     def run(self) -> Result:
         """All rounds."""
-        body, frame = self.body, self.frame
-        table, cells = frame._table, frame._cells
+        body = self.body
         hands: list[Sequence[Any]] = [body.carried, self._arrays()]
-        ways = [self._way(hands[0], hands[1])]
-        programs = [s for s in frame.segments if not isinstance(s, int)]
-        goes_on = self.single[0] if self.lead else None
-        addresses = [c.ctypes.data for c in self.collected]
-        widths = [c[:1].nbytes for c in self.collected]
-        reads = [
-            (cell, start + rows.array.ctypes.data, -width if rows.backwards else width, len(rows.array))
-            for rows, entries in self.read
-            for width in [rows.array[:1].nbytes]
-            for cell, start in entries
-        ]
-        i = way = 0
-        while body.count is None or i < body.count:
+        ways = [self._first_way(hands[1])]
+        i, goes_on, began = 0, True, time.perf_counter()
+        while goes_on and (body.count is None or i < body.count):
             if i == 1:
                 hands.append(self._arrays())
-                ways.append(self._way(hands[1], hands[2]))
+                ways.append(self._way(ways[0], hands[1], hands[2]))
             elif i == 2:
-                ways.append(self._way(hands[2], hands[1]))
-            words, copies = ways[way]
-            table[:] = words
-            if body.round is not None:
-                body.round[...] = i
+                ways.append(self._way(ways[0], hands[2], hands[1]))
             if self.collected and i == len(self.collected[0]):
                 self._grow(i)
-                addresses = [c.ctypes.data for c in self.collected]
-            for k, entries in self.in_place:
-                for cell, start in entries:
-                    cells[cell] = addresses[k] + i * widths[k] + start  # type: ignore[index]
-            for cell, address, width, count in reads:
-                row = count - 1 - i if width < 0 else i
-                cells[cell] = address + row * abs(width)  # type: ignore[index]
-            for rows, place in self.fetched:
-                np.copyto(place, rows.array[-1 - i if rows.backwards else i])
-            for program, steps in programs:
-                failed = program.run()
-                if failed >= 0:
-                    raise self.child._refused(steps[failed], program.refusal)
-            for target, source in copies:
-                np.copyto(target, source)
-            for k in self.copied:
-                self.collected[k][i] = self.single[self.first + k]
-            i += 1
-            way = 1 + (i - 1) % 2
-            if goes_on is not None and not goes_on.item():
-                break
-        return i, list(hands[1 + (i - 1) % 2]), [c if len(c) == i else c[:i] for c in self.collected]
+            if i > 2 and (body.count is None or body.count - i >= _FEW) and self._is_native(ways):
+                pace = (time.perf_counter() - began) / i
+                most = [max(1, int(_CALL / pace)), *(len(c) - i for c in self.collected)]
+                i += self._several(ways[1:], i, min(most if body.count is None else [*most, body.count - i]))
+            else:
+                self._one(ways[_turn(i)], i)
+                i += 1
+            goes_on = not self.lead or bool(self.single[0].item())
+        return i, list(hands[_turn(i)]), [c if len(c) == i else c[:i] for c in self.collected]
+
+    def _one(self, way: _Way, i: int) -> None:
+        """Round ``i``."""
+        table, cells = self.frame._table, self.frame._cells
+        table[:] = way.words
+        if self.body.round is not None:
+            self.body.round[...] = i
+        for cell, value, _ in self._moving(i):
+            cells[cell] = value  # type: ignore[index]
+        for rows, place in self.fetched:
+            np.copyto(place, rows.array[rows.place(i)])
+        for program, steps in self.programs:
+            self._refuse(steps, program.run(), program)
+        for target, source in way.copies:
+            np.copyto(target, source)
+        for k in self.copied:
+            self.collected[k][i] = self.single[self.first + k]
+
+    def _several(self, ways: Sequence[_Way], i: int, most: int) -> int:
+        """Up to ``most`` rounds from round ``i`` on, with one call; how many there were."""
+        ((program, steps),) = self.programs
+        table = self.frame._table
+        base = _address(table)
+        counters = [(base + 8 * cell, value, step) for cell, value, step in self._moving(i)]
+        if self.body.round is not None:
+            counters.append((_address(self.body.round), i, 1))
+        before = [
+            (_address(place), _address(rows.array) + rows.place(i) * place.nbytes, place.nbytes, 0, rows.step)
+            for rows, place in self.fetched
+        ]
+        after = [[(_address(t), _address(s), t.nbytes, 0, 0) for t, s in w.copies] for w in ways]
+        collected = []
+        for k in self.copied:
+            row = self.single[self.first + k]
+            target = self.places[k] + i * row.nbytes
+            collected.append((target, _address(row), row.nbytes, row.nbytes, 0))
+        now, then = (1, 0) if _turn(i) == 2 else (0, 1)
+        rounds = Rounds(
+            table,
+            (ways[now].words, ways[then].words),
+            counters,
+            before,
+            (after[now], after[then]),
+            collected,
+            _address(self.single[0]) if self.lead else 0,
+        )
+        done, failed = program.repeat(rounds, most)
+        self._refuse(steps, failed, program)
+        return done
+
+    def _is_native(self, ways: Sequence[_Way]) -> bool:
+        return len(self.programs) == 1 and self.programs[0][0].repeats and all(w.is_plain for w in ways)
+
+    def _refuse(self, steps: Sequence[int], failed: int, program: Program) -> None:
+        if failed >= 0:
+            raise self.child._refused(steps[failed], program.refusal)
+
+    def _moving(self, i: int) -> list[tuple[int, int, int]]:
+        """Entries of the table that are other places in each round: which, where in round ``i``, and the step."""
+        found = []
+        for k, entries in self.in_place:
+            width = self.single[self.first + k].nbytes
+            address = self.places[k] + i * width
+            found += [(cell, address + start, width) for cell, start in entries]
+        for rows, entries in self.read:
+            address = _address(rows.array) + rows.place(i) * abs(rows.step)
+            found += [(cell, address + start, rows.step) for cell, start in entries]
+        return found
 
     def _arrays(self) -> list[Array]:
         """New ones for what a round hands on."""
         return [np.empty(shape, dtype) for shape, dtype in self.made[self.lead : self.first]]
 
-    def _way(self, carried: Sequence[Any], handed: Sequence[Any]) -> tuple[Array, list[tuple[Array, Any]]]:
-        """The operand table of a round, and what is copied after it."""
+    def _first_way(self, handed: Sequence[Array]) -> _Way:
+        """How the first round is started."""
         frame, plan = self.frame, self.plan
-        inputs = self.body.inputs(carried)
+        inputs = self.body.inputs(self.body.carried)
         at = len(inputs) - len(self.body.captured) - len(self.now)
         inputs[at : at + len(self.now)] = self.now
         outputs = self.single | dict(enumerate(handed, self.lead))
@@ -217,8 +307,27 @@ class _Rounds:
         for i, value in zip(plan.inputs, inputs, strict=True):
             frame.values[i] = value
         frame.bind_caller(arrays, self.arena)
-        others = [p for p in outputs if p not in self.owned]
-        return frame._table.copy(), [(outputs[p], frame.values[plan.outputs[p]]) for p in others]
+        copies = [(outputs[p], frame.values[i]) for p, i in self.others]
+        return _Way(frame._table.copy(), copies)
+
+    def _way(self, first: _Way, carried: Sequence[Array], handed: Sequence[Array]) -> _Way:
+        """How a later round is started, which differs in what it is given and hands on."""
+        frame, plan = self.frame, self.plan
+        words = first.words.copy()
+        arrays = dict(zip(plan.inputs[self.given :], carried, strict=False))
+        arrays |= {self.owned[p]: a for p, a in enumerate(handed, self.lead) if p in self.owned}
+        for slot, array in arrays.items():
+            entries = frame._entries.get(slot)
+            if entries:
+                address = _address(array)
+                for cell, start in entries:
+                    words[cell] = address + start
+        outputs = self.single | dict(enumerate(handed, self.lead))
+        copies = []
+        for (p, i), (_, before) in zip(self.others, first.copies, strict=True):
+            root = plan.slots[i].root
+            copies.append((outputs[p], frame._caller_part(i, arrays[root]) if root in arrays else before))
+        return _Way(words, copies)
 
     def _grow(self, rounds: int) -> None:
         refuse_too_many(sum(c.nbytes for c in self.collected), rounds)
@@ -226,6 +335,7 @@ class _Rounds:
             larger = np.empty((2 * rounds, *c.shape[1:]), c.dtype)
             larger[:rounds] = c
             self.collected[k] = larger
+            self.places[k] = _address(larger)
 
 
 def refuse_too_many(held: int, rounds: int) -> None:

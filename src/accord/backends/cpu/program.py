@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from accord.backends.cpu.jit import cache_key, entries
+from accord.backends.cpu.repetition import run_rounds
 from accord.backends.cpu.threads import pool
 from accord.backends.cpu.walker import FIELDS
-from accord.backends.protocol import Array, Launch, Phase, Program, StoredCodeError
+from accord.backends.protocol import Array, Launch, Phase, Program, Rounds, StoredCodeError
 from accord.record import record
 
 __all__ = ["CompiledCode", "CpuProgram", "KernelCode", "address_of", "word_of", "words_of"]
@@ -72,6 +73,22 @@ class CpuProgram(Program):
                 p.require(self._threads)
             p.walk(self._address, self._count, p.address, self._threads, 0)
         return self._refusal() if self._checked else -1
+
+    @property
+    def repeats(self) -> bool:
+        """Once it is known how many threads each phase is worth."""
+        return not self._trials
+
+    def repeat(self, rounds: Rounds, count: int) -> tuple[int, int]:
+        """Run up to ``count`` rounds; returns how many there were, and as :meth:`run`."""
+        p = pool()
+        if self._threads > 1:
+            p.require(self._threads)
+        base = self._params.ctypes.data
+        checks = [(base + 8 * word,) for _, word in self._checked]
+        program = (self._address, self._count, p.address, self._threads)
+        done = run_rounds(program, p.walk_address, rounds, checks, count)
+        return done, self._refusal() if self._checked else -1
 
     def run_timed(self, seconds: Array) -> int:
         """As :meth:`run`, and how long each phase took.

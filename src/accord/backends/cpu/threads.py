@@ -54,6 +54,7 @@ class ThreadPool:
         address: Of the memory, for :attr:`walk`.
         walk: ``walk(rows, count, address, threads, times)``: run rows on up to ``threads`` threads; ``times`` is the
             address of one int64 for each row that receives its nanoseconds, or 0.
+        walk_address: Where its machine code is.
     """
 
     def __init__(self, cores: int) -> None:
@@ -77,6 +78,7 @@ class ThreadPool:
         self._threads: list[threading.Thread] = []
         self._closed = False
         self.walk, self._work, self._stop = _functions()
+        self.walk_address = ctypes.cast(self.walk, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
     def require(self, threads: int) -> None:
         """Have workers for a run on ``threads`` threads, as far as there are cores for them."""
