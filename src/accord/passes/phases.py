@@ -60,6 +60,7 @@ from accord.passes.rules.simplify import (
     TransposeToReshape,
 )
 from accord.passes.rules.sink import SinkTranspose
+from accord.passes.rules.slices import GatherRowOfSlice
 from accord.passes.rules.sum_convolutions import SumConvolutions
 
 __all__ = ["Phase", "phases", "rule_names"]
@@ -92,6 +93,7 @@ def phases() -> tuple[Phase, ...]:
                 ComposeOperators(),
                 GatherBeforeElementwise(),
                 GatherToSlice(),
+                GatherRowOfSlice(),
                 FoldConstants(),
                 RemoveIdentity(),
                 CaptureUnchangedState(),
