@@ -27,6 +27,7 @@ def info(name: str, *shape, dtype: int = T.FLOAT) -> onnx.ValueInfoProto:
 def body_of(draw, values: list[str], count: int) -> tuple[list[onnx.NodeProto], list[str]]:
     """Nodes on values of one shape, and ``count`` of all values, some of them maybe given as they are or twice."""
     nodes: list[onnx.NodeProto] = []
+    given = values
     values = [*values]
     for k in range(draw(st.integers(0, 5))):
         a, b = (draw(st.sampled_from(values)) for _ in range(2))
@@ -38,6 +39,8 @@ def body_of(draw, values: list[str], count: int) -> tuple[list[onnx.NodeProto], 
             nodes.append(node("Sigmoid", [f"v{k}"], [f"u{k}"]))
             values.append(f"u{k}")
     chosen = [draw(st.sampled_from(values)) for _ in range(count)]
+    if draw(st.booleans()) and not set(chosen) & set(given):  # some of them may be one value
+        return nodes, chosen
     nodes += [node("Identity", [v], [f"y{k}"]) for k, v in enumerate(chosen)]
     return nodes, [f"y{k}" for k in range(count)]
 

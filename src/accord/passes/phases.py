@@ -24,7 +24,7 @@ from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareC
 from accord.passes.rules.fuse import FuseEpilogue
 from accord.passes.rules.fuse_loops import FuseLoops
 from accord.passes.rules.fuse_weights import FuseWeights
-from accord.passes.rules.loop_state import CaptureUnchangedState
+from accord.passes.rules.loop_state import CaptureUnchangedState, CollectAppendedState
 from accord.passes.rules.pads import FoldPadIntoConvolution
 from accord.passes.rules.precision import StoreHalf
 from accord.passes.rules.recognise.activations import RecogniseActivation
@@ -97,6 +97,7 @@ def phases() -> tuple[Phase, ...]:
                 FoldConstants(),
                 RemoveIdentity(),
                 CaptureUnchangedState(),
+                CollectAppendedState(),
                 RemoveNoOpCast(),
                 RemoveNoOpMovement(),
                 MergeTransposes(),

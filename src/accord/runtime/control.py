@@ -12,6 +12,7 @@ import numpy as np
 
 from accord.backends.memory import DeviceArray, Memory
 from accord.errors import ExecutionError
+from accord.ir import dims as D
 from accord.plan.plan import Step, SubPlan
 from accord.runtime.rounds import Body, Rows, refuse_too_many, run_rounds
 
@@ -131,11 +132,11 @@ def _loop(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
         refuse_too_many(held, i + 1)  # twice as many, because they are joined in the end
         i += 1
     first_scan = 1 + len(carried)
-    stacked = [_stack(body, first_scan + k, collected) for k, collected in enumerate(scans)]
+    stacked = [_stack(call, body, first_scan + k, collected) for k, collected in enumerate(scans)]
     return [*carried, *stacked]
 
 
-def _stack(body: SubPlan, output: int, collected: list[Any], axis: int = 0) -> Any:
+def _stack(call: _Caller, body: SubPlan, output: int, collected: list[Any], axis: int = 0) -> Any:
     """Scan outputs joined on a new axis; for no iteration an empty array of the element's shape."""
     far = next((v for v in collected if isinstance(v, DeviceArray)), None)
     if far is not None:
@@ -144,7 +145,7 @@ def _stack(body: SubPlan, output: int, collected: list[Any], axis: int = 0) -> A
         return np.stack(collected, axis=axis)
     slot = body.plan.slots[body.plan.outputs[output]]
     shape = slot.shape or ()
-    sizes = [d if isinstance(d, int) else 0 for d in shape]
+    sizes = [D.evaluate(d, call.env) if D.symbols_of(d) <= call.env.keys() else 0 for d in shape]
     sizes.insert(axis, 0)
     return np.empty(sizes, slot.dtype if slot.dtype is not None else object)
 
@@ -211,7 +212,7 @@ def _scan(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
     for k in range(n_out):
         rank = np.ndim(collected[k][0]) + 1 if collected[k] else 1
         axis = out_axes[k] + rank if out_axes[k] < 0 else out_axes[k]
-        outputs.append(_stack(body, n_state + k, collected[k], axis))
+        outputs.append(_stack(call, body, n_state + k, collected[k], axis))
     return [*state, *outputs]
 
 

@@ -168,7 +168,11 @@ class _Rounds:
         self.collected = [np.empty((room, *shape), dtype) for shape, dtype in made[self.first :]]
         refuse_too_many(sum(c.nbytes for c in self.collected), 0)
         roots = Counter(self.plan.slots[i].root for i in self.plan.outputs)
-        owned = {position: root for position, _, root, _ in child._owned}
+        #: The first of the outputs that are the same memory is where it is written; others are copies.
+        owned: dict[int, int] = {}
+        for position, _, written, _ in child._owned:
+            if written not in owned.values():
+                owned[position] = written
         #: Positions among what is collected whose rows are written in place, and the table's entries for them.
         self.in_place: list[tuple[int, list[tuple[int, int]]]] = []
         #: Positions among what is collected whose rows are copied.
