@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from accord.passes.rule import Rule
 from accord.passes.rules.affine import BatchNormToAffine, FoldAffineIntoContraction, FoldBatchNorm
 from accord.passes.rules.block_sparse import BlockSparse
+from accord.passes.rules.branches import SelectBranch
 from accord.passes.rules.compose import ComposeOperators
 from accord.passes.rules.fold import CommonSubexpressions, FoldConstants, ShareConstants
 from accord.passes.rules.fuse import FuseEpilogue
@@ -96,6 +97,7 @@ def phases() -> tuple[Phase, ...]:
                 GatherRowOfSlice(),
                 FoldConstants(),
                 RemoveIdentity(),
+                SelectBranch(),
                 CaptureUnchangedState(),
                 CollectAppendedState(),
                 RemoveNoOpCast(),
