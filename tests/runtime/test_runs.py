@@ -404,3 +404,14 @@ def test_a_part_of_an_output_is_an_output_too(index: int, order: list[str], size
         np.testing.assert_array_equal(found["whole"], np.maximum(x, 0).reshape(-1, 1))
         np.testing.assert_array_equal(found["part"], found["whole"][index])
         np.testing.assert_array_equal(found["n"], -found["part"])
+
+
+def test_a_refused_run_leaves_nothing_behind():
+    """Two steps refuse the same index; the run after it is as if there had been none."""
+    nodes = [node("Gather", ["x", "i"], ["a"]), node("Gather", ["y", "i"], ["b"]), node("Add", ["a", "b"], ["z"])]
+    m = accord.load(model(nodes, {"x": (F, [3]), "y": (F, [3]), "i": (np.int64, ["n"])}, ["z"]))
+    x = np.arange(3, dtype=F)
+    for _ in range(3):
+        with pytest.raises(ExecutionError, match="outside its axis"):
+            m({"x": x, "y": x, "i": np.array([0, 5])})
+        np.testing.assert_array_equal(m({"x": x, "y": x, "i": np.array([0, 2])})[0], [0, 4])

@@ -126,12 +126,13 @@ class CpuProgram(Program):
             self._threads = 1
 
     def _refusal(self) -> int:
+        found = -1
         for k, word in self._checked:
             if self._params[word]:
-                self.refusal = int(self._params[word])
-                self._params[word] = 0
-                return k
-        return -1
+                if found < 0:
+                    found, self.refusal = k, int(self._params[word])
+                self._params[word] = 0  # all of them: the next run begins anew
+        return found
 
 
 def words_of(launch: Launch) -> Array:
