@@ -183,6 +183,28 @@ def test_more_rows_than_there_is_memory_for(monkeypatch):
     assert caught.value.node is not None
 
 
+def test_a_loop_that_may_be_long_is_not_refused_for_that(monkeypatch):
+    """Its condition ends it early, and rows are large."""
+    body = helper.make_graph(
+        [node("Less", ["i", "last"], ["go"]), node("Neg", ["c0"], ["y0"]), node("Exp", ["y0"], ["s"])],
+        "body",
+        [info("i", dtype=T.INT64), info("c", dtype=T.BOOL), info("c0", 1 << 19)],
+        [info("go", dtype=T.BOOL), info("y0", 1 << 19), info("s", 1 << 19)],
+    )
+    loop = node("Loop", ["n", "", "x"], ["r", "all"], body=body)
+    inputs = {"n": (np.int64, []), "last": (np.int64, []), "x": (np.float32, [1 << 19])}
+    m = Model(model([loop], inputs, ["r", "all"]), Options(strict=True))
+    x = np.linspace(-1, 1, 1 << 19, dtype=np.float32)
+    monkeypatch.setattr(rounds, "physical_memory", lambda: 64 << 20)
+    for last in (0, 4, 6):
+        every = m({"n": np.array(1 << 40), "last": np.array(last), "x": x})[1]
+        assert every.shape == (last + 1, 1 << 19)
+        for k in range(last + 1):
+            np.testing.assert_allclose(every[k], np.exp(x if k % 2 else -x), rtol=1e-5)
+    with pytest.raises(AccordError, match="scan outputs do not fit into memory"):
+        m({"n": np.array(1 << 40), "last": np.array(40), "x": x})
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rounds_on_several_threads(threads):
     rng = np.random.default_rng(4)

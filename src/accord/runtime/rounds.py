@@ -31,8 +31,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 #: How many rounds there were, what the last one handed on, and what was collected, a row for each round.
 Result: TypeAlias = "tuple[int, list[Any], list[Array]]"
 
-#: Rounds for which there is room at first, where nobody says how many there are.
-_ROOM = 64
+#: Bytes for which there is room at first, where a condition says how many rounds there are.
+_ROOM = 1 << 20
 #: Fewer rounds are started one by one.
 _FEW = 4
 #: Seconds of rounds that are run with one call: nothing interrupts it.
@@ -158,14 +158,15 @@ class _Rounds:
         self.plan = child.plan
         self.lead = int(body.condition is not None)
         self.first = self.lead + len(body.carried)
-        room = _ROOM if body.count is None else body.count
-        if body.count is not None and body.condition is not None:
-            room = min(room, 1 << 12)  # the condition may end it long before
         self.made = made
         #: Where a round writes the condition and one row of what is collected, by position.
         single = [*range(self.lead), *range(self.first, len(made))]
         self.single = {p: np.empty(*made[p]) for p in single}
-        self.collected = [np.empty((room, *shape), dtype) for shape, dtype in made[self.first :]]
+        row = sum(self.single[p].nbytes for p in range(self.first, len(made)))
+        room = max(1, _ROOM // max(row, 1))
+        if body.count is not None:  # a condition may end it long before
+            room = body.count if body.condition is None else min(room, body.count)
+        self.collected: list[Array] = [np.empty((room, *shape), dtype) for shape, dtype in made[self.first :]]
         refuse_too_many(sum(c.nbytes for c in self.collected), 0)
         roots = Counter(self.plan.slots[i].root for i in self.plan.outputs)
         #: The first of the outputs that are the same memory is where it is written; others are copies.
@@ -335,8 +336,9 @@ class _Rounds:
 
     def _grow(self, rounds: int) -> None:
         refuse_too_many(sum(c.nbytes for c in self.collected), rounds)
+        room = 2 * rounds if self.body.count is None else min(2 * rounds, self.body.count)
         for k, c in enumerate(self.collected):
-            larger = np.empty((2 * rounds, *c.shape[1:]), c.dtype)
+            larger = np.empty((room, *c.shape[1:]), c.dtype)
             larger[:rounds] = c
             self.collected[k] = larger
             self.places[k] = _address(larger)
