@@ -146,9 +146,9 @@ def test_the_rest_is_left_to_the_kernel(op, arguments):
 
 
 def test_scan_outputs_of_an_endless_loop(monkeypatch):
-    from accord.runtime import control
+    from accord.runtime import rounds
 
-    monkeypatch.setattr(control, "physical_memory", lambda: 1 << 20)
+    monkeypatch.setattr(rounds, "physical_memory", lambda: 1 << 20)
     body = helper.make_graph(
         [node("Identity", ["k"], ["again"]), node("Identity", ["s"], ["next"]), node("Identity", ["s"], ["scan"])],
         "body",

@@ -14,8 +14,9 @@ from accord.errors import AccordError
 
 FOLDER = Path(__file__).parent / "planted"
 FILES = sorted(p for p in FOLDER.glob("*.py") if p.stem != "planting")
-#: Seconds for one kernel: enough for what was planted, on a machine that is not alone.
-SECONDS = 3.0
+#: Seconds for one kernel: enough for what was planted. On a slower machine, or one that is not alone, a fault has
+#: four times as many.
+SECONDS, MORE = 3.0, 12.0
 
 
 def _planted():
@@ -49,19 +50,19 @@ def _cases(right):
 PLANTED = _planted()
 
 
-def findings(file, operator, kernel):
+def findings(file, operator, kernel, seconds=SECONDS):
     from accord.workbench.run import check_operator
 
     if operator.contract.kernel(kernel).kind == "library" and shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
     name = operator.contract.semantic.qualified_name
-    (report,) = check_operator(name, [str(file)], kernel=kernel, seconds=SECONDS)
+    (report,) = check_operator(name, [str(file)], kernel=kernel, seconds=seconds)
     return report.findings
 
 
 @pytest.mark.parametrize(("file", "planted"), _cases(right=False))
 def test_a_planted_fault_is_found(file, planted):
-    found = findings(file, *planted.kernel(right=False))
+    found = findings(file, *planted.kernel(right=False)) or findings(file, *planted.kernel(right=False), MORE)
     assert found, "nothing was found"
     assert {f.clause for f in found} & set(planted.clauses.split()), [f"{f.clause}: {f.what}" for f in found]
 
