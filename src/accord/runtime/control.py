@@ -189,7 +189,7 @@ def _scan(call: _Caller, arguments: Sequence[Any]) -> list[Any]:
         raise ExecutionError("scan inputs differ in length", expected="one length", found=sorted(length))
     steps = length.pop()
     out_axes = call.attribute("scan_output_axes", (0,) * n_out)
-    if all(isinstance(a, np.ndarray) for a in scanned):
+    if call.memory is None and all(isinstance(a, np.ndarray) for a in scanned):
         first = [np.ascontiguousarray(np.moveaxis(a, axis, 0)) for a, axis in zip(scanned, in_axes, strict=True)]
         rows = [Rows(a, bool(r)) for a, r in zip(first, in_reverse, strict=True)]
         done = run_rounds(call.child("body"), call.env, Body(None, None, state, rows, call.taken("body"), steps))

@@ -153,9 +153,9 @@ class LateStretch:
         self._native = [i for i in steps if isinstance(plan.steps[i].kernel, NativeKernel)]
         self._launches = launches
         self._phases = {i: launches.numbered(self._kernel(i)) for i in self._native}
-        freed = [i for s in steps for i in plan.steps[s].frees]
+        freed = {i for s in steps for i in plan.steps[s].frees}
         #: Late slots that nothing reads afterwards.
-        self._frees = [i for i in freed if i not in set(plan.inputs)]
+        self._frees = sorted(freed - set(plan.inputs))
         #: Slots whose memory is not the stretch's, in the order in which their addresses are asked for, and whether
         #: they may not be row-major though kernels count on it: what a kernel in Python made.
         self._outside: dict[int, bool] = {}
@@ -164,8 +164,8 @@ class LateStretch:
         self._outside_views: dict[int, int] = {}
         #: By slot of a value that lies in the stretch's memory, the slot that it is all of.
         self._whole: dict[int, int] = {}
-        self._last: dict[int, int] = {}
         first: dict[int, int] = {}
+        last: dict[int, int] = {}
         for position, index in enumerate(self.steps):
             step = plan.steps[index]
             if isinstance(step.kernel, ViewKernel):
@@ -177,7 +177,7 @@ class LateStretch:
                 continue
             for i in (step.inputs[r] for r in self._kernel(index).reads):
                 if i in self._whole:
-                    self._last[self._whole[i]] = position
+                    last[self._whole[i]] = position
                 elif plan.slots[i].storage is Storage.CONSTANT and isinstance(plan.slots[i].offset, int):
                     self._constants.add(i)
                 elif i not in self._outside_views:
@@ -186,19 +186,19 @@ class LateStretch:
             for o in step.outputs:
                 if o >= 0 and plan.slots[o].storage is Storage.LATE:
                     self._whole[o] = o
-                    first[o] = self._last[o] = position
+                    first[o] = last[o] = position
                 elif o >= 0:
                     self._outside[o] = False
-        kept = {i for i in (*self._whole, *self._outside_views) if i not in set(freed)}
+        kept = {*self._whole, *self._outside_views} - freed
         #: Slots that get arrays of their own.
         self._made = sorted({self._whole[i] for i in kept if i in self._whole})
         #: Views of these that outlive the stretch.
         self._made_views = [i for i in sorted(kept) if i in self._whole and self._whole[i] != i]
         self._kept_views = [i for i in self._outside_views if i in kept]
-        scratch = [i for i in first if i not in set(self._made)]
+        scratch = [i for i in first if i not in self._made]
         #: Scratch memory: by slot, and by -1 - the position of a step its workspace.
-        self._spans = [Span(i, first[i], self._last[i]) for i in scratch]
-        self._spans += [Span(-1 - k, k, k) for k, i in enumerate(self.steps) if i in set(self._native)]
+        self._spans = [Span(i, first[i], last[i]) for i in scratch]
+        self._spans += [Span(-1 - k, k, k) for k, i in enumerate(self.steps) if i in self._phases]
         self._order: ArenaOrder | None = None
         dims: list[DimLike] = []
         for index in self._native:

@@ -199,7 +199,9 @@ def coordinates_of(x: Array, dtype: str) -> Array:
         dtype: Its element type, as expressions name it.
     """
     if x.size > BLOCK:
-        positions = positions_of(x, dtype)
+        positions = _positions_of(x, dtype)
+        if x.ndim == 1:
+            return positions[np.newaxis]
         unravelled = np.empty((x.ndim, len(positions)), np.int64)
         block = 1 << 14
         params = (len(positions), block, len(positions), *x.shape)
@@ -212,7 +214,7 @@ def coordinates_of(x: Array, dtype: str) -> Array:
     return result[: x.ndim * count].reshape(x.ndim, count)
 
 
-def positions_of(x: Array, dtype: str) -> Array:
+def _positions_of(x: Array, dtype: str) -> Array:
     """Positions (int64, rising) in a flattened array of the elements that are not zero.
 
     Args:
