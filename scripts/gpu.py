@@ -145,6 +145,14 @@ def parts(ort: Path | None) -> dict[str, Part]:
             ("pytest", "xdist"),
             figures=_counts,
         ),
+        "graphs": Part(
+            "families of operators, late steps, random graphs: tests of the emulated GPU that compare values",
+            _tests("tests/emulated", workers=max(1, cores - 2)),
+            300,
+            ("pytest", "xdist", "hypothesis"),
+            figures=_counts,
+            environment={"ACCORD_TEST_GPU": "1"},
+        ),
         "cublas": Part(
             "cuBLASLt's products beside NumPy's",
             [python, "scripts/gpu_cublas.py", "--only", "right,unaligned,nan"],
