@@ -3,8 +3,9 @@
 ``python benchmarks/gpu_library.py benchmarks/results/library-h200.json``
 
 Each time is the median over replays of a CUDA graph of 20 launches on rotating sets of inputs, which together exceed
-the cache; outputs are compared with PyTorch's before anything is timed. Peers that are called one by one, as programs
-without graphs do, have the host's time, with a wait after every 20 calls.
+the cache. Outputs are compared with PyTorch's before anything is timed. All that do one thing take turns, with a copy
+of as many bytes where memory is the bound. Peers that are called one by one, as programs without graphs do, have the
+host's time, with a wait after every 20 calls.
 
 ``--only layer_norm deform_conv2d`` measures these operators; ``--ways`` also other ways to start a kernel
 (gpu_ways.py).
@@ -26,7 +27,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from gpu_timing import median_us
+from gpu_timing import Captured, by_turns, graph_of
 from gpu_ways import WAYS
 from machine import invocation, machine
 
@@ -116,11 +117,16 @@ class Report:
         inputs = [make() for _ in range(sets)]
         row: dict[str, Any] = {"operator": name, "case": what, "us": {}}
         expected = None
+        graphs: dict[str, Captured] = {}
+        kept = []  # a graph does not keep what it reads and writes
+        if moved:
+            pairs = [(randn(moved // 4), torch.empty(moved // 4, dtype=HALF, device="cuda")) for _ in range(sets)]
+            graphs["copy"] = graph_of([lambda p=p: p[1].copy_(p[0]) for p in pairs], LAUNCHES)
         for label, peer in peers.items():
             try:
                 outcome = peer(*inputs[0])
                 expected = outcome if expected is None else expected
-                row["us"][label] = median_us([lambda i=i, p=peer: p(*i) for i in inputs], LAUNCHES, REPLAYS)
+                graphs[label] = graph_of([lambda i=i, p=peer: p(*i) for i in inputs], LAUNCHES)
             except Exception as error:  # noqa: BLE001
                 row["us"][label] = f"{type(error).__name__}: {str(error)[:120]}"
         for label, peer in one_by_one.items():
@@ -129,6 +135,7 @@ class Report:
             label = f"accord {kernel if isinstance(kernel, str) else kernel.name}"
             try:
                 prepared = [kernel_call(name, kernel, i, shapes, **attributes) for i in inputs]
+                kept.append(prepared)
                 prepared[0][0]()
                 torch.cuda.synchronize()
                 if expected is not None:
@@ -137,27 +144,21 @@ class Report:
                     gap = (out - wanted.float()).norm() / wanted.float().norm()
                     row.setdefault("relative error", {})[label] = float(gap)
                     assert gap < close, f"relative error {gap:.2e}"
-                row["us"][label] = median_us([c for c, _ in prepared], LAUNCHES, REPLAYS)
-                if moved:
-                    row.setdefault("TB/s", {})[label] = moved / row["us"][label] / 1e6
-                if flops:
-                    row.setdefault("TFLOP/s", {})[label] = flops / row["us"][label] / 1e6
+                graphs[label] = graph_of([c for c, _ in prepared], LAUNCHES)
             except Exception as error:  # noqa: BLE001
                 row["us"][label] = f"{type(error).__name__}: {str(error)[:300]}"
+        times = by_turns(graphs, REPLAYS)
+        row["us"] |= times
+        if moved:
+            row["of copy"] = {label: times["copy"] / us for label, us in times.items() if label != "copy"}
+        if flops:
+            row["TFLOP/s"] = {label: flops / us / 1e6 for label, us in times.items()}
         self.rows.append(row)
         print(json.dumps(row), flush=True)
 
 
 def memory_bound(report: Report) -> None:
     """What moves its tensor once in and once out."""
-    for size in (64, 128, 512):  # what others are held against
-        count = size << 19
-        pairs = [(randn(count), torch.empty(count, dtype=HALF, device="cuda")) for _ in range(3)]
-        us = median_us([lambda p=p: p[1].copy_(p[0]) for p in pairs], LAUNCHES, REPLAYS)
-        report.rows.append(
-            {"operator": "copy", "case": f"{size} MB", "us": {"torch": us}, "TB/s": {"torch": 4 * count / us / 1e6}}
-        )
-        print(json.dumps(report.rows[-1]), flush=True)
     both = ("triton", "cuda")
     for n, c, h, g in ((32, 256, 64, 4), (64, 512, 64, 8), (128, 480, 28, 4), (256, 464, 14, 2)):
         shuffled = lambda x, c=c, g=g: x.view(x.shape[0], g, c // g, *x.shape[2:]).transpose(1, 2).reshape(x.shape)

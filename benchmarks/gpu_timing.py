@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["covered", "device_seconds", "median_us"]
+__all__ = ["Captured", "by_turns", "covered", "device_seconds", "graph_of", "median_us"]
 
 #: Replays that do not count.
 _WARM_UP = 3
@@ -16,10 +17,28 @@ def median_us(calls: Sequence[Callable[[], Any]], launches: int | None = None, r
     """Microseconds of one call, as the median over replays of a graph of many.
 
     Args:
+        calls: As of :func:`graph_of`.
+        launches: Likewise.
+        replays: How many count.
+    """
+    return by_turns({"": graph_of(calls, launches)}, replays)[""]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A CUDA graph of ``launches`` calls."""
+
+    graph: Any
+    launches: int
+
+
+def graph_of(calls: Sequence[Callable[[], Any]], launches: int | None = None) -> Captured:
+    """A graph of calls.
+
+    Args:
         calls: Start work on the current stream, on one set of operands each; they take turns, so sets that together
             exceed the cache let no call find its operands there.
         launches: Calls in the graph; by default each once.
-        replays: How many count.
     """
     import torch
 
@@ -34,15 +53,23 @@ def median_us(calls: Sequence[Callable[[], Any]], launches: int | None = None, r
     with torch.cuda.graph(graph, stream=stream):
         for i in range(count):
             calls[i % len(calls)]()
-    times = []
+    return Captured(graph, count)
+
+
+def by_turns(graphs: Mapping[str, Captured], replays: int = 9) -> dict[str, float]:
+    """Microseconds of one call of each graph: medians over rounds in which all are replayed one after the other."""
+    import torch
+
+    times: dict[str, list[float]] = {label: [] for label in graphs}
     for _ in range(_WARM_UP + replays):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / count)
-    return statistics.median(times[_WARM_UP:])
+        for label, captured in graphs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            captured.graph.replay()
+            end.record()
+            end.synchronize()
+            times[label].append(start.elapsed_time(end) * 1e3 / captured.launches)
+    return {label: statistics.median(t[_WARM_UP:]) for label, t in times.items()}
 
 
 def device_seconds(run: Callable[[], Any], runs: int) -> dict[str, Any]:

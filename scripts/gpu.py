@@ -181,7 +181,7 @@ def parts(ort: Path | None) -> dict[str, Part]:
         **{t: _sanitized(t, max(1, cores // 2)) for t in ("memcheck", "racecheck", "initcheck", "synccheck")},
         "models": Part(
             "models beside PyTorch and ONNX Runtime",
-            [python, "benchmarks/gpu_models.py", "--output", _OUTPUT, *given],
+            [python, "benchmarks/gpu_models.py", "--peers", "eager,compile,ort", "--output", _OUTPUT, *given],
             560,
             (*torch, "torchvision", "transformers"),
         ),
