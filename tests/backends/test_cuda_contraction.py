@@ -159,6 +159,34 @@ def test_weights_as_codes(folder, n, k, seed, tile):
     agrees(out.values, product(*wide, groups), product(*map(np.abs, wide), groups), "f32")
 
 
+def of_codes(zeros, m, n, k):
+    """``(a - za) @ (b - zb)`` of a: u8, b: i8; zero points over rows of A and columns of B, if any."""
+    factors = []
+    for dtype, steps, over in (("u8", (k, 1), (1, 0)), ("i8", (n, 1), (0, 1))):
+        less = cast(operand(1, dtype), "i32") if zeros else const(0, "i32")
+        extras = (Extra(dtype, Access(over)),) if zeros else ()
+        factors.append(Factor(dtype, Access(steps), cast(cast(operand(0, dtype), "i32") - less, "f16"), extras))
+    return contraction_kernel((), (m,), (n,), (k,), *factors, Access((n, 1)), operand(0, "i32"), precision="whole")
+
+
+@given(st.booleans(), st.booleans(), st.sampled_from([1, 31, 259, 700]), st.integers(0, 2**32), tiles)
+@FEW
+def test_sums_of_whole_numbers_are_exact(folder, zeros, extreme, k, seed, tile):
+    """Also beyond what float32 holds, 2**24: the largest differences are 255 in size."""
+    rng, (m, n) = np.random.default_rng(seed), (18, 20)
+    lying = [("u8", (m, k)), ("i8", (k, n)), *([("u8", (m,)), ("i8", (n,))] if zeros else []), ("i32", (m, n))]
+    tensors = [Tensor(rng, dtype, shape, order=range(len(shape))) for dtype, shape in lying]
+    if extreme:
+        for t, value in zip(tensors, (255, -128, 0, 127), strict=False):
+            t.memory[:] = value
+    kernel, dims = of_codes(zeros, m, n, k)
+    run(folder, kernel, evaluated(dims), tile_for(tile, kernel), tensors)
+    left, right, *less, out = [t.values.astype(np.int64) for t in tensors]
+    if zeros:
+        left, right = left - less[0][:, None], right - less[1]
+    np.testing.assert_array_equal(out, left @ right)
+
+
 @pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("orders", [((0, 1, 2), (0, 1, 2)), ((0, 2, 1), (0, 1, 2)), ((0, 1, 2), (0, 2, 1))])
 def test_descriptors(folder, orders, splits):
@@ -383,6 +411,8 @@ PROBLEMS = {
     "tf32": linear("f32", 512, 512, 512, precision="tf32"),
     "float64": linear("f64", 128, 128, 128, act=False),
     "int8": linear("i8", 512, 512, 512, act=False),
+    "codes": of_codes(False, 128, 384, 384),
+    "codes less zero points": of_codes(True, 37, 1536, 384),
     "convolution": conv2d("f16", 32, 64, 56, 3, 64),
     "convolution of few channels": conv2d("f16", 8, 3, 224, 7, 64, 2),
     "depthwise": conv2d("f16", 2, 1, 56, 3, 1, groups=96),
@@ -459,6 +489,12 @@ def test_faults_are_named():
         contraction_kernel((), (8,), (8,), (8,), u, u, Access((8, 1)), operand(0, "f32"))
     with pytest.raises(CompileError, match="no way to multiply"):
         contraction_kernel((), (8,), (8,), (8,), a, b, Access((8, 1)), operand(0, "f32"), precision="fast")
+    with pytest.raises(CompileError, match="as float16"):
+        f = Factor("f32", a.access)
+        contraction_kernel((), (8,), (8,), (8,), f, f, Access((8, 1)), operand(0, "i32"), precision="whole")
+    with pytest.raises(CompileError, match="as many products"):
+        kernel, dims = PROBLEMS["codes"]
+        launches(kernel, Tile(16, 16, 512), list(dims))
     with pytest.raises(CompileError, match="not those of its axes"):
         contraction_kernel((3,), (8,), (8,), (8,), a, b, Access((8, 1)), operand(0, "f32"))
     kernel, dims = PROBLEMS["depthwise"]

@@ -65,8 +65,11 @@ _OF_C: Final = (BATCH, ROWS, COLUMNS)
 _A_ACROSS: Final = (COLUMNS, ROWS, DEPTH)
 #: Types that are multiplied, and those in which products are summed.
 _SUMS: Final = {"f16": "f32", "bf16": "f32", "f32": "f32", "f64": "f64", "i8": "i32"}
-#: How float32 is multiplied: as such, rounded to TF32, or as three products of TF32.
-_PRECISIONS: Final = ("ieee", "tf32", "tf32x3")
+#: How float32 is multiplied: as such, rounded to TF32, or as three products of TF32; how float16 is: summed in float32,
+#: or, where all values are whole numbers of at most 255 in size, exactly, modulo 2**32 (see :attr:`sums`).
+_PRECISIONS: Final = ("ieee", "tf32", "tf32x3", "whole")
+#: Terms of a step that float32 adds exactly if they are products of such whole numbers.
+WHOLE_TERMS: Final = (1 << 24) // 255**2
 
 
 def accumulator(dtype: str) -> str:
@@ -179,7 +182,7 @@ class ContractionKernel(KernelText):
         out: What is stored, over the same.
         expr: Of the sum (operand 0, in its type) and the extras.
         windows: See :class:`Window`.
-        precision: Of products of float32: "ieee", "tf32", "tf32x3".
+        precision: Of products of float32: "ieee", "tf32", "tf32x3"; of float16: "ieee", "whole".
         across: Batch axes are among the column axes, A has columns too, and elements are multiplied one by one.
         tail: Last elements of the last depth axis that do not count: they can be read, but may be anything in A.
     """
@@ -221,7 +224,12 @@ class ContractionKernel(KernelText):
     @property
     def pointers(self) -> tuple[str, ...]:
         """See :class:`~accord.backends.cuda.code.KernelText`."""
-        return (*(p.dtype for p in self.patterns), accumulator(self.product))
+        return (*(p.dtype for p in self.patterns), self.sums)
+
+    @property
+    def sums(self) -> str:
+        """The type of sums. Of whole numbers, float32 adds those of one step, which are below 2**24, and i32 these."""
+        return "i32" if self.precision == "whole" else accumulator(self.product)
 
     @property
     def integers(self) -> tuple[str, ...]:
@@ -383,10 +391,12 @@ def contraction_kernel(
         a: A.
         b: B.
         out: How the result lies, over batch, row and column axes.
-        expr: What is stored, of the sum (operand 0, of type :func:`accumulator`) and ``extras`` (1, 2 ...).
+        expr: What is stored, of the sum (operand 0, of type :func:`accumulator`, or i32 of whole numbers) and
+            ``extras`` (1, 2 ...).
         extras: Further operands, over the axes of the result.
         windows: Where A's elements count; at most one for each axis.
-        precision: How float32 is multiplied: "ieee", "tf32" or "tf32x3".
+        precision: How float32 is multiplied: "ieee", "tf32" or "tf32x3"; "whole" of float16: both factors are whole
+            numbers of at most 255 in size.
         across: For small products of a large batch: elements are multiplied one by one, not matrices.
         tail: Last elements of the last depth axis that do not count; see :class:`ContractionKernel`.
 
@@ -399,6 +409,8 @@ def contraction_kernel(
     accumulator(left.dtype)
     if precision not in _PRECISIONS:
         raise CompileError("this is no way to multiply", expected=", ".join(_PRECISIONS), found=precision)
+    if precision == "whole" and left.dtype != "f16":
+        raise CompileError("whole numbers are multiplied as float16", expected="f16", found=left.dtype)
     groups = (batch, rows, columns, depth)
     tensors = [(a.dtype, a.access, _OF_A), (b.dtype, b.access, _OF_B)]
     tensors += [(x.dtype, x.access, _OF_A) for x in a.extras]

@@ -23,7 +23,6 @@ from accord.backends.cuda.contraction import (
     ROWS,
     ContractionKernel,
     FactorPattern,
-    accumulator,
 )
 from accord.backends.cuda.lines import NEXT, WAIT
 from accord.backends.cuda.printer import TYPES, TritonPrinter, short_of
@@ -219,7 +218,7 @@ class Writer:
         """The function that makes sums, and what follows them where they are whole."""
         self.place()
         self.begin(range(len(self.shares) - 1 - len(self.k.extras)))
-        acc = TYPES[accumulator(self.k.product)]
+        acc = TYPES[self.k.sums]
         self.emit(f"acc = tl.zeros([BM, BN], {acc})")
         if self.k.across:
             self.sum_across()
@@ -293,8 +292,10 @@ class Writer:
                     self.emit(f"{a} = tl.where(counts, {a}, 0).to({a}.dtype)")
             b = self.factor(self.k.b, 1, lambda i: self.read(i, "b_in", flat=flat, described=described), "b_in")
             precision = f', input_precision="{self.k.precision}"' if self.k.product == "f32" else ""
-            acc = TYPES[accumulator(self.k.product)]
-            self.emit(f"acc = tl.dot({a}, {b}, acc, out_dtype={acc}{precision})")
+            if self.k.precision == "whole":
+                self.emit(f"acc += tl.dot({a}, {b}, out_dtype=tl.float32).to(tl.int32)")
+            else:
+                self.emit(f"acc = tl.dot({a}, {b}, acc, out_dtype={TYPES[self.k.sums]}{precision})")
 
     def inner(self, i: int) -> str | None:
         """The name of a tensor's stride along the last depth axis; None if it repeats."""
@@ -339,7 +340,7 @@ class Writer:
 
     def tap(self) -> None:
         """One number of the depth axes."""
-        acc = TYPES[accumulator(self.k.product)]
+        acc = TYPES[self.k.sums]
         self.emit("k = tl.zeros([], tl.int32) + tap")
         self.coordinates(DEPTH)
         for i, share in enumerate(self.shares):
@@ -472,7 +473,7 @@ class Writer:
     def add_parts(self) -> None:
         """The function that adds parts."""
         self.place()
-        acc = TYPES[accumulator(self.k.product)]
+        acc = TYPES[self.k.sums]
         self.emit(f"acc = tl.zeros([BM, BN], {acc})")
         self.emit("inside = m_in[:, None] & n_in[None, :]")
         self.emit(WAIT)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from accord.backends.cuda.code import CudaLaunch, KernelText, TensorMap, exact_hints, hints_of
-from accord.backends.cuda.contraction import ContractionKernel, Problem, accumulator
+from accord.backends.cuda.contraction import WHOLE_TERMS, ContractionKernel, Problem
 from accord.backends.cuda.hopper_contraction import (
     PIECES,
     HopperContraction,
@@ -101,13 +101,15 @@ def launches(
         hints: What is known of these for all sizes, see :func:`exact_hints`; None: they are always the same.
 
     Raises:
-        CompileError: the tile is not for this kernel: it splits sums that are made across, or has descriptors where
-            there can be none.
+        CompileError: the tile is not for this kernel: it splits sums that are made across, has descriptors where
+            there can be none, or steps of whole numbers that are too long.
     """
     if tile.described and not kernel.describable:
         raise CompileError("the operands of this kernel have no descriptors")
     if kernel.across and tile.splits > 1:
         raise CompileError("sums that are made across are not split", expected=1, found=tile.splits)
+    if kernel.precision == "whole" and not kernel.across and tile.k > WHOLE_TERMS:
+        raise CompileError("float32 does not add as many products exactly", expected=WHOLE_TERMS, found=tile.k)
     p = kernel.problem(sizes)
     known = exact_hints(sizes) if hints is None else tuple(hints)
     if tile.hopper:
@@ -200,7 +202,7 @@ def workspace(kernel: ContractionKernel, tile: Tile, sizes: Sequence[int]) -> in
     p = kernel.problem(sizes)
     if tile.splits == 1:
         return 0
-    return tile.splits * p.batch * p.m * p.n * bits(accumulator(kernel.product)) // 8
+    return tile.splits * p.batch * p.m * p.n * bits(kernel.sums) // 8
 
 
 # which tiles

@@ -27,9 +27,7 @@ def _short(k: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _norm(k: Mapping[str, Any]) -> dict[str, Any]:
-    """A thread has 16 elements, 32 of the longest rows: more keep other rows from being at work, fewer wait longer."""
     tile = _short(k)
-    tile["num_warps"] = min(16 if tile["BLOCK"] > 8192 else 8, max(1, tile["BLOCK"] // 512))
     return {
         **tile,
         "EVEN": k["D"] == tile["BLOCK"] and k.get("ROWS", tile["ROWS"]) == 1,

@@ -1,7 +1,7 @@
 """Products of 8-bit integers: MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv.
 
-Zero points are taken off the elements as they are read. Differences are multiplied in f32 where no sum reaches 2**24,
-else in f64: both are exact. What is quantised again is so by the reference's expression.
+Zero points are taken off the elements as they are read. Differences are multiplied as f16, which has all whole numbers
+up to 2048, and added exactly. What is quantised again is so by the reference's expression.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from accord.errors import CompileError
 from accord.expr.lang import Expr, cast, operand
 from accord.expr.onnx_quantize import quantized
 from accord.ir import dims as D
-from accord.ir.dims import DimLike, Shape
+from accord.ir.dims import Shape
 from accord.ir.reason import Reason
 from accord.ir.strides import Access, broadcast_access
 from accord.record import record
@@ -60,12 +60,10 @@ class _Product:
     Args:
         view: The node.
         names: Its inputs.
-        length: Terms of a sum.
     """
 
-    def __init__(self, view: NodeView, names: _Names, length: DimLike) -> None:
+    def __init__(self, view: NodeView, names: _Names) -> None:
         self.view, self.names = view, names
-        self.real = "f32" if isinstance(length, int) and length * 255 * 255 < 1 << 24 else "f64"
         self.reads = [names.left[0], names.right[0]]
         self.extras: list[Extra] = []
 
@@ -83,7 +81,7 @@ class _Product:
             extras.append(Extra(self._dtype(offset), zero(offset)))
             value = value - cast(operand(1, extras[0].dtype), "i32")
             self.reads.append(offset)
-        return Factor(dtype, own, cast(value, self.real), tuple(extras))
+        return Factor(dtype, own, cast(value, "f16"), tuple(extras))
 
     def _read(self, index: int, access: Callable[[int], Access]) -> Expr:
         self.extras.append(Extra(self._dtype(index), access(index)))
@@ -93,7 +91,7 @@ class _Product:
     def result(self, access: Callable[[int], Access], then: Epilogue) -> Epilogue:
         """What is stored: the sum modulo 2**32, with the bias, and quantised again if that is what the node does."""
         names = self.names
-        total = cast(cast(operand(0, self.real), "i64"), "i32")
+        total = operand(0, "i32")
         if names.bias >= 0 and self.view.has(names.bias):
             total = total + self._read(names.bias, access)
         if names.scales:
@@ -155,13 +153,13 @@ def matmul(view: NodeView) -> Kernel | Reason:
 
         return access
 
-    product = _Product(view, names, k)
+    product = _Product(view, names)
     left = product.factor(names.left, p.accesses[0], over((*p.batch, m, k)))
     right = product.factor(names.right, p.accesses[1], over((*p.batch, k, n)))
     epilogue = product.result(over((*p.batch, m, n)), p.epilogue)
     try:
         kernel, dims = contraction_kernel(
-            p.batch, (m,), (n,), (k,), left, right, p.accesses[2], epilogue.expr, epilogue.extras
+            p.batch, (m,), (n,), (k,), left, right, p.accesses[2], epilogue.expr, epilogue.extras, precision="whole"
         )
     except CompileError as error:
         return Reason(error.message)
@@ -196,12 +194,12 @@ def conv(view: NodeView) -> Kernel | Reason:
 
         return access
 
-    product = _Product(view, names, D.product(w[1:]))
+    product = _Product(view, names)
     left = product.factor(names.left, view.access(names.left[0]), of_channel(-1))
     right = product.factor(names.right, weights, of_channel(0))
     epilogue = product.result(of_channel(1), epilogue_of(view))
     try:
-        kernel, dims = problem.kernel(left, right, view.output_access(), epilogue.expr, epilogue.extras)
+        kernel, dims = problem.kernel(left, right, view.output_access(), epilogue.expr, epilogue.extras, "whole")
     except CompileError as error:
         return Reason(error.message)
     count = len(left.extras) + len(right.extras) + len(epilogue.extras)
