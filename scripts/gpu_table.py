@@ -4,8 +4,11 @@
     python scripts/gpu_table.py [--device DEVICE] [--precisions P,P ...] [--output FILE] [MODEL ...]
 
 Without names, every model of the table whose file is there (``scripts/fetch_models``). An error is the largest
-difference against the largest value of an output. Outputs of integers are counted where they differ, and may in half
-precision. The exit code is 1 if an error is larger than rounding explains.
+difference against the largest value of an output, a distance the norm of all differences against that of the values.
+Half precision is held to its distance: an element at a threshold of a model, such as an edge of what is detected, may
+be anything (the reference, in float16, is off by 7 % in one pixel of PP-OCR detection, and by 0.3 % in norm). Outputs
+of integers are counted where they differ, and may in half precision. The exit code is 1 if a model fails, or is further
+off than rounding explains.
 """
 
 from __future__ import annotations
@@ -24,9 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.models import ALL, Entry, make_feed, source
 
 import accord
+from accord.errors import AccordError
 
-#: The largest error that rounding explains, by precision.
-LIMITS = {"float32": 1e-3, "tf32": 2e-2, "float16": 5e-2, "bfloat16": 2e-1}
+#: The largest error that rounding explains, and the largest distance in halves; bfloat16 is 8 times coarser.
+ERRORS = {"float32": 1e-3, "tf32": 2e-2}
+DISTANCES = {"float16": 2e-2, "bfloat16": 16e-2}
 
 
 def main() -> int:
@@ -46,10 +51,16 @@ def main() -> int:
     for name in names:
         rows = found[name] = compare(ALL[name], options.device, options.precisions.split(","))
         failed |= any(not row["right"] for row in rows)
-        print(name, *(f"{r['precision']} {r['error']:.1e}{'' if r['right'] else ' WRONG'}" for r in rows), flush=True)
+        print(name, *(shown(row) for row in rows), flush=True)
         if options.output is not None:
             options.output.write_text(json.dumps({"errors": found}, indent=1) + "\n")
     return int(failed)
+
+
+def shown(row: dict[str, Any]) -> str:
+    """A row for people."""
+    figures = "failed" if "failed" in row else f"{row['error']:.1e} ({row['distance']:.1e} in norm)"
+    return f"{row['precision']} {figures}{'' if row['right'] else ' WRONG'}"
 
 
 def is_there(entry: Entry) -> bool:
@@ -69,20 +80,26 @@ def compare(entry: Entry, device: str, precisions: list[str]) -> list[dict[str, 
     rows = []
     for precision in precisions:
         began = time.monotonic()
-        results = [np.asarray(v) for v in accord.load(model, device=device, precision=precision)(feed)]
-        error, differing = 0.0, 0
+        try:
+            results = [np.asarray(v) for v in accord.load(model, device=device, precision=precision)(feed)]
+        except AccordError as failure:  # the others are to be seen too
+            rows.append({"precision": precision, "failed": str(failure)[:500], "right": False})
+            continue
+        error, distance, differing = 0.0, 0.0, 0
         for got, exact in zip(results, expected, strict=True):
-            if got.shape != exact.shape:
-                error = float("inf")
+            finite = exact.dtype.kind != "f" or np.isfinite(got).all() == np.isfinite(exact).all()
+            if got.shape != exact.shape or not finite:
+                error = distance = float("inf")
             elif exact.dtype.kind != "f":
                 differing += int((got != exact).sum())
             elif exact.size:
-                apart = np.abs(got.astype(np.float64) - exact.astype(np.float64)).max()
-                error = max(error, float(apart / max(np.abs(exact).max(), 1e-30)))
-        right = error <= LIMITS[precision] and (differing == 0 or precision != "float32")
-        seconds = round(time.monotonic() - began, 2)
-        row = {"precision": precision, "error": error, "differing": differing, "right": right, "seconds": seconds}
-        rows.append(row)
+                apart, wide = got.astype(np.float64) - exact, exact.astype(np.float64)
+                error = max(error, float(np.abs(apart).max() / max(np.abs(wide).max(), 1e-30)))
+                distance = max(distance, float(np.linalg.norm(apart) / max(np.linalg.norm(wide), 1e-30)))
+        right = error <= ERRORS.get(precision, np.inf) and distance <= DISTANCES.get(precision, np.inf)
+        right &= differing == 0 or precision != "float32"
+        row = {"precision": precision, "error": error, "distance": distance, "differing": differing, "right": right}
+        rows.append(row | {"seconds": round(time.monotonic() - began, 2)})
     return rows
 
 
