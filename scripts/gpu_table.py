@@ -87,13 +87,15 @@ def compare(entry: Entry, device: str, precisions: list[str]) -> list[dict[str, 
             continue
         error, distance, differing = 0.0, 0.0, 0
         for got, exact in zip(results, expected, strict=True):
-            finite = exact.dtype.kind != "f" or np.isfinite(got).all() == np.isfinite(exact).all()
-            if got.shape != exact.shape or not finite:
-                error = distance = float("inf")
-            elif exact.dtype.kind != "f":
+            if got.shape == exact.shape and exact.dtype.kind != "f":
                 differing += int((got != exact).sum())
-            elif exact.size:
-                apart, wide = got.astype(np.float64) - exact, exact.astype(np.float64)
+                continue
+            finite = np.isfinite(exact)
+            if got.shape != exact.shape or not np.array_equal(finite, np.isfinite(got)):
+                error = distance = float("inf")
+            elif finite.any():
+                wide = exact[finite].astype(np.float64)
+                apart = got[finite].astype(np.float64) - wide
                 error = max(error, float(np.abs(apart).max() / max(np.abs(wide).max(), 1e-30)))
                 distance = max(distance, float(np.linalg.norm(apart) / max(np.linalg.norm(wide), 1e-30)))
         right = error <= ERRORS.get(precision, np.inf) and distance <= DISTANCES.get(precision, np.inf)

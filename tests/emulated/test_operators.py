@@ -53,7 +53,7 @@ def test_new_sizes_take_no_further_machine_code(gpu, monkeypatch):
         seen.append(Variant.of(code, launch, aligned=True))
         begin(self, gpu, code, launch, *rest)
 
-    assert gpu.started == []
+    gpu.started.clear()  # skips on a GPU that is there, of which it is not known what was started
     monkeypatch.setattr(EmulatedKernel, "__init__", record)
     m = model(
         [node("Attention", ["x", "x", "x"], ["y"], q_num_heads=2, kv_num_heads=2)], {"x": (F, ["b", "n", 32])}, ["y"]

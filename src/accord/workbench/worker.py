@@ -41,7 +41,7 @@ _LITTLE = 1 << 30
 
 def work(channel: socket.socket) -> None:
     """Serve until the channel is closed."""
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # kernels under test meet infinities and overflows on purpose
     np.seterr(all="ignore")
     worker = _Worker()
     with contextlib.suppress(ClosedError):

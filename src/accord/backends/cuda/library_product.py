@@ -200,7 +200,7 @@ def _is_plain(kernel: ContractionKernel) -> bool:
         and kernel.a.expr.op == kernel.b.expr.op == "operand"
         and len(dtypes) == 1
         and kernel.product in _MULTIPLIED
-        and kernel.precision != "tf32x3"
+        and kernel.precision not in ("tf32x3", "whole")
         and kernel.out.dtype in (kernel.product, "f32")
         and "1" in kernel.out.kinds[1:]
         and all(len(p.kinds[0]) < 2 and len(p.kinds[1]) == len(p.kinds[2]) == 1 for p in kernel.patterns)

@@ -31,7 +31,12 @@ def suits_hopper(kernel: ContractionKernel, sizes: Sequence[int]) -> bool:
     The memory's addresses have to be whole 16 bytes too.
     """
     factors = (kernel.a, kernel.b)
-    if kernel.product not in ("f16", "bf16") or not uses_sum(kernel) or any(f.expr.op != "operand" for f in factors):
+    if (
+        kernel.product not in ("f16", "bf16")
+        or kernel.precision == "whole"
+        or not uses_sum(kernel)
+        or any(f.expr.op != "operand" for f in factors)
+    ):
         return False
     if min(sizes[: sum(kernel.axes)]) <= 0 or not (kernel.describable or _has_boxes(kernel)):
         return False
